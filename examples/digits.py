@@ -16,7 +16,7 @@ GLYPHS = {
 
 
 class Digits(Dataset):
-    """Each item is drawn when asked for, from a seed of its own, so that it is the same every time."""
+    """Each item is drawn on request, from a seed of its own, so that it is the same every time."""
 
     def __init__(self, length, seed):
         self.length, self.seed = length, seed
@@ -67,7 +67,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.manual_seed(options.seed)
-    torch.set_num_threads(1)  # the net is small: a second thread waits more than it helps
+    torch.set_num_threads(1)  # the net is small: a second thread would wait more than it helps
     train = DataLoader(Digits(960, seed=1), batch_size=64, shuffle=True)
     valid = DataLoader(Digits(192, seed=2), batch_size=64)
     model = Net()

@@ -1,4 +1,4 @@
-"""A small transformer trained by the Trainer of Hugging Face: needs pip install accelerate transformers.
+"""A small transformer trained by the Hugging Face Trainer; needs pip install accelerate transformers.
 
 Sentences are made up: in half of them some words are among the first eight of the vocabulary. Nothing is downloaded.
 
@@ -15,7 +15,7 @@ WORDS, LENGTH = 64, 16
 
 
 class Sentences(Dataset):
-    """Each is made when asked for, from a seed of its own, so that it is the same every time."""
+    """Each sentence is made on request, from a seed of its own, so that it is the same every time."""
 
     def __init__(self, length, seed):
         self.length, self.seed = length, seed

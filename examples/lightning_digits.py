@@ -1,4 +1,4 @@
-"""The digits of digits.py trained by Lightning, as people write it: needs pip install lightning.
+"""The digits of digits.py trained by Lightning, as people write it; needs pip install lightning.
 
 python examples/lightning_digits.py [--epochs N]
 """

@@ -1,4 +1,4 @@
-"""hotlap makes PyTorch training fast and proves it."""
+"""hotlap makes PyTorch training faster and proves it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def enable(
 ) -> EnabledOptimizations:
     """Apply optimisations in this process, before or after torch is imported.
 
-    `risk` is "exact" (the default), "rounding" or "numeric": all that change no more than that. `plan` is "safe" or
-    "fast", other words for the first two, or a plan file, of which no more is applied than the risk allows, or None for
-    nothing but `with_`. `with_` and `without` name entries as `hotlap run` does. What makes the training faster is
-    found out while it trains; `at_once` applies all of it from the first step on. Ends with hotlap.disable(), or with
-    the block: `with hotlap.enable(): …`.
+    `risk` is the most that an optimisation may change: "exact" (the default), "rounding" or "numeric". `plan` is "safe"
+    or "fast", which stand for the first two risks; or a plan file, of which only what the risk allows is applied; or
+    None, to apply nothing but `with_`. `with_` and `without` name entries as for `hotlap run`. Which of them make the
+    training faster is measured while it trains; `at_once` applies all of them from the first step. They stay on until
+    hotlap.disable() is called, or until the block ends: `with hotlap.enable(): …`.
     """
     from hotlap.control import enable as here
     from hotlap.plan.enable_arguments import is_automatic, named
@@ -42,7 +42,7 @@ def enable(
 
 
 def disable() -> None:
-    """Take back what hotlap.enable applied."""
+    """Undo what hotlap.enable applied."""
     from hotlap.control import enable as here
 
     here.disable()

@@ -1,40 +1,40 @@
 """The exception tree and the exit codes.
 
-HotlapError                  one clear line for the user, and the exit code that goes with it
+HotlapError                  one clear line for the user, with its exit code
 ├── CommandNotFound          127  the command does not exist
 ├── CommandNotRunnable       126  it exists but may not be executed
-├── NotPython                 65  it ran, but no Python of it could be entered
-├── TorchUnusable             69  torch is missing or too old in that interpreter
+├── NotPython                 65  the command ran, but hotlap could not enter any Python process of it
+├── TorchUnusable             69  torch is missing from that interpreter, or too old
 ├── NoStep                    66  the command ended before its first training step
 ├── NeverStepped              75  no training step within --max-seconds
-├── RunFolderUnwritable       73  results cannot be kept
-├── RunNotFound               72  a kept run or result that was asked for is not there
+├── RunFolderUnwritable       73  results cannot be saved
+├── RunNotFound               72  the requested run or result does not exist
 ├── RecordUnreadable          74  a saved record is damaged or from a newer hotlap
-├── UnknownName                2  no workload or arm of that name
+├── UnknownName                2  no workload, arm or rule of that name
 ├── NoDevice                  67  --device cuda where torch sees no GPU
-├── PackageMissing            68  an optional package is needed; the line says what to install
-├── NotEnoughRoom             71  the disk or the memory is too small for what was asked
+├── PackageMissing            68  an optional package is missing; the line says what to install
+├── NotEnoughRoom             71  there is too little disk space or memory for the request
 ├── DataNotMade               76  the generator of a workload's data failed
-├── ResumeRefused             78  the result to go on with was measured under other conditions
-├── ScanRefused                2  no such path; settings or a baseline that cannot be read; a file not to be written
-├── UnknownOptimization        2  no entry of that name or code, a value it does not take, or two that conflict
-├── PlanUnusable              79  a plan file that is damaged, from a newer hotlap, or names what is not there
-├── CannotRunTwice            80  the command ran once, but not again beside or after itself
-├── TooShort                  81  the command ends after too few steps to measure, or after another number each time
-├── BudgetTooSmall            82  the time given to a tune is less than its first trial takes
-├── MetricNeverSeen           83  the measure of quality that was asked for never came
-├── BaselineUnusable          84  the command by itself fails, hangs, or has a loss that is not finite
-└── NotComparable             85  two things that cannot be compared, or a revision that is not there
+├── ResumeRefused             78  the result to resume was measured under other conditions
+├── ScanRefused                2  no such path; settings or a baseline that cannot be read; a file that is not writable
+├── UnknownOptimization        2  no entry of that name or code, a value it does not take, or two entries that conflict
+├── PlanUnusable              79  a plan file that is missing, damaged, from a newer hotlap, or names an unknown entry
+├── CannotRunTwice            80  the command ran once, but fails when it runs again, beside or after itself
+├── TooShort                  81  the command ends after too few steps to measure, or after a different number each time
+├── BudgetTooSmall            82  the budget is less than the first trial takes
+├── MetricNeverSeen           83  the requested metric never appeared
+├── BaselineUnusable          84  the unmodified command fails, hangs, or has a loss that is not finite
+└── NotComparable             85  the two sides cannot be compared, or a revision does not exist
 
-Besides these: 0 done, 1 an error of the command itself or of the system, 2 wrong usage, 70 a bug of ours, 130 Ctrl-C.
-A command that fails by itself keeps its own exit code.
+Besides these: 0 success, 1 an error of the command or of the system, 2 wrong usage, 70 a bug in hotlap, 130 Ctrl-C.
+A command that fails on its own keeps its exit code.
 """
 
 from __future__ import annotations
 
 
 class HotlapError(Exception):
-    """What happened, with which value, and what to type next, in one line."""
+    """One line that says what happened, with which value, and what to type next."""
 
     exit_code = 1
     died_by: int | None = None  # the signal that ended the command

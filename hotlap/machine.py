@@ -1,7 +1,7 @@
-"""The cores, the memory and the GPUs that this process may use: one answer, which all of hotlap asks.
+"""The cores, the memory and the GPUs that this process may use, answered in one place for all of hotlap.
 
-It needs the standard library alone. psutil is asked where the system does not say it in a file, and nowhere else: the
-program's interpreter may have torch and nothing of ours.
+Only the standard library is required. psutil is imported solely where the system has no file to read: the program's
+interpreter may have torch and none of hotlap's dependencies.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from typing import Any, NamedTuple
 
 ROOT = Path("/")
 SHARED = Path("/dev/shm")  # where workers put their batches on Linux
-WORKER_BYTES = 300 << 20  # what a process with torch in it keeps for itself
-PART = 2  # no more than one part of so many of what is free
+WORKER_BYTES = 300 << 20  # what a process takes once torch is imported
+PART = 2  # use at most 1/PART of what is free
 NO_GPU = "no GPU that torch can use"
-NEARLY_GONE = 0.03  # of the memory
-NO_LIMIT = 2**60  # bytes; the first version of control groups says "no limit" with a number beyond it
+NEARLY_GONE = 0.03  # share of the memory that is still free
+NO_LIMIT = 2**60  # bytes; cgroup v1 expresses "no limit" as a larger number
 
 
 # Cores
 
 
 def bound_cores() -> int:
-    """Those that the process is bound to, which is what OpenMP sees."""
+    """Return how many cores the process is bound to, which is what OpenMP sees."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def usable_cores(root: Path = ROOT) -> int:
-    """No more than its control groups' share of time, rounded up: with one and a half, two threads are busy in turn."""
+    """Return the bound cores, at most the cgroup quotas rounded up: a quota of 1.5 keeps two threads busy in turn."""
     limits = [math.ceil(limit) for limit in _quotas(root) if limit > 0]
     return max(1, min([bound_cores(), *limits]))
 
 
 def cores_of_a_rank(environ: Mapping[str, str] = os.environ) -> int:
-    """The ranks of one machine share its cores."""
+    """Return this rank's share of the usable cores: the ranks of one machine share them."""
     return max(1, usable_cores() // ranks_here(environ))
 
 
 def ranks_here(environ: Mapping[str, str] = os.environ) -> int:
-    """Processes of one training on this machine, by what torchrun says."""
+    """Return how many processes of this training run on this machine, according to torchrun."""
     ranks = environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, int(ranks)) if ranks.isdecimal() else 1
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Cores' worth of time, of each control group that this process is in."""
+    """Yield the CPU quota, in cores, of each control group that this process is in."""
     groups = ["/"]
     for line in _text(root / "proc/self/cgroup").splitlines():
         groups += line.split(":", 2)[2:]
@@ -66,21 +66,21 @@ def _quotas(root: Path) -> Iterator[float]:
 def _quota(text: str) -> Iterator[float]:
     with suppress(ValueError, ZeroDivisionError):
         quota, period = text.split()
-        yield int(quota) / int(period)  # "max" is no number, and -1 below none: no limit
+        yield int(quota) / int(period)  # no limit is "max", which is not a number, or -1, which the caller drops
 
 
 # Memory
 
 
 def total_bytes(root: Path = ROOT) -> int:
-    """The machine's, or the control group's where that is less."""
+    """Return the memory of the machine, or the limit of the control group where that is lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _of_group(root, "memory.max", "memory/memory.limit_in_bytes")
     return machine if limit is None else min(machine, limit)
 
 
 def free_bytes(root: Path = ROOT) -> int:
-    """What can still be had without swapping."""
+    """Return how many bytes can still be allocated without swapping."""
     free = _available(root)
     limit = _of_group(root, "memory.max", "memory/memory.limit_in_bytes")
     used = _of_group(root, "memory.current", "memory/memory.usage_in_bytes")
@@ -90,7 +90,7 @@ def free_bytes(root: Path = ROOT) -> int:
 
 
 def memory_nearly_gone(root: Path = ROOT) -> str | None:
-    """Whether the machine, or the container it runs in, is about to kill somebody; and how much is left."""
+    """Say how much memory is left where the OOM killer is near, on the machine or in its container; None elsewhere."""
     free, total = free_bytes(root), total_bytes(root)
     if free >= NEARLY_GONE * total:
         return None
@@ -98,36 +98,36 @@ def memory_nearly_gone(root: Path = ROOT) -> str | None:
 
 
 class ProcessMemory(NamedTuple):
-    """Bytes of this process."""
+    """The address space and the resident memory of this process, in bytes."""
 
     addresses: int
     resident: int
 
 
 def held_bytes() -> ProcessMemory:
-    """Some 20 µs."""
+    """Return the bytes held by this process; takes about 20 µs."""
     pages = _text(ROOT / "proc/self/statm").split()
     if pages:
         return ProcessMemory(*(int(number) * os.sysconf("SC_PAGE_SIZE") for number in pages[:2]))
     import psutil
 
-    found = psutil.Process().memory_info()
-    return ProcessMemory(found.vms, found.rss)
+    memory = psutil.Process().memory_info()
+    return ProcessMemory(memory.vms, memory.rss)
 
 
 # GPUs
 
 
 def gpus(torch: Any) -> int:
-    """That the program may use, counted without starting CUDA: it may still choose among them, or fork.
+    """Count the GPUs that the program may use without initialising CUDA: it may still choose among them, or fork.
 
-    torch.cuda.is_available() would start the driver, which from then on ignores CUDA_VISIBLE_DEVICES.
+    torch.cuda.is_available() would initialise the driver, which from then on ignores CUDA_VISIBLE_DEVICES.
     """
     return int(torch.cuda.device_count())
 
 
 def gpu_name(torch: Any) -> str:
-    """Of the first one, by NVML: torch would start CUDA to tell it."""
+    """Return the name of the first GPU by NVML: torch would initialise CUDA to find out."""
     try:
         import pynvml
 
@@ -136,7 +136,7 @@ def gpu_name(torch: Any) -> str:
         by_number = isinstance(first, int)
         device = pynvml.nvmlDeviceGetHandleByIndex(first) if by_number else pynvml.nvmlDeviceGetHandleByUUID(first)
         return str(pynvml.nvmlDeviceGetName(device))
-    except Exception:  # noqa: BLE001 no NVML, or a form of CUDA_VISIBLE_DEVICES it does not know
+    except Exception:  # noqa: BLE001 no NVML, or CUDA_VISIBLE_DEVICES in a form it does not know
         return str(torch.cuda.get_device_name())
 
 
@@ -144,12 +144,12 @@ def gpu_name(torch: Any) -> str:
 
 
 def training_threads(torch: Any) -> int:
-    """With a GPU only the thread that issues its work; else torch computes on all its threads."""
+    """Return 1 with a GPU, where one thread issues all the work; otherwise torch computes on all its threads."""
     return 1 if gpus(torch) else int(torch.get_num_threads())
 
 
 def workers_by_memory(batch_bytes: int, depth: int) -> int:
-    """Each worker has a process and `depth` batches under way. Too little shared memory would kill it."""
+    """Return how many workers fit: each is a process with `depth` batches in flight; without shared memory it dies."""
     under_way = depth * max(1, batch_bytes)
     limits = [free_bytes() // PART // (under_way + WORKER_BYTES)]
     if SHARED.is_dir():
@@ -180,7 +180,7 @@ def _of_group(root: Path, version_2: str, version_1: str) -> int | None:
 
 
 def _cached_files(root: Path) -> int:
-    """What the control group counts as used, and gives back when it is needed."""
+    """Return the page cache that the control group counts as used but reclaims under pressure."""
     for line in _text(root / "sys/fs/cgroup/memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name == "file" and value.isdecimal():

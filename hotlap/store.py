@@ -1,9 +1,9 @@
-"""Where hotlap keeps what it finds: one folder per project, outside of it, for its owner alone.
+"""Keeps what hotlap finds: one folder per project, outside the project, readable by its owner alone.
 
 HOTLAP_DIR, or --run-dir, or the user's state folder: ~/.local/state/hotlap/<project>-<hash>/
-    runs/<id>/       one JSON file per record, written the moment it exists
-    plans/           what was proven, by command
-<state folder>/key   with which plans are signed; wherever runs are kept, it is never there
+    runs/<id>/       one JSON file per record, written as soon as it exists
+    plans/           proven plans, by command
+<state folder>/key   signs plans; it is always here, even if runs are kept elsewhere
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hotlap.records.session import Session
 
 VARIABLE = "HOTLAP_DIR"
-LARGEST = 1 << 30  # bytes of a record
+LARGEST = 1 << 30  # bytes per record
 Record = TypeVar("Record")
 
 
@@ -42,7 +42,7 @@ class Run:
         return self.folder.name
 
     def save(self, name: str, record: object) -> Path:
-        """Atomic: a reader sees the old record or the new one, never half."""
+        """Write a record atomically: a reader sees the old one or the new one, never half."""
         path = self.folder / f"{name}.json"
         draft = path.with_suffix(".tmp")
         try:
@@ -55,7 +55,7 @@ class Run:
     def load(self, name: str, kind: type[Record]) -> Record:
         path = self.folder / f"{name}.json"
         if not os.path.lexists(path):
-            raise RunNotFound(f"{path} is missing: that run kept no {name}; run the command again")
+            raise RunNotFound(f"{path} is missing: that run saved no {name}; run the command again")
         try:
             text = private.read(path, LARGEST).decode()
         except private.Unfit as error:
@@ -65,7 +65,7 @@ class Run:
         return from_json(kind, text, str(path))
 
     def observation(self) -> Observation:
-        from hotlap.records.observation import Observation  # large, and nothing to hotlap run
+        from hotlap.records.observation import Observation  # large, and not needed by hotlap run
 
         return self.load("observation", Observation)
 
@@ -76,39 +76,39 @@ class Run:
 
 
 def home() -> Path:
-    """The folder of the project around the current directory; it may not exist yet."""
+    """Return the folder for the project in the current directory; it may not exist yet."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else root() / project()
 
 
 def root() -> Path:
-    """The folder of all projects of this user."""
+    """Return the folder that holds all projects of this user."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if state.is_absolute():  # the standard has others passed over
+    if state.is_absolute():  # the XDG standard ignores relative paths
         return state / "hotlap"
     try:
         user = Path.home()
     except RuntimeError as error:
         raise RunFolderUnwritable(f"there is no home folder ({error}); choose a place: --run-dir DIR") from error
-    if not user.is_dir():  # it is not ours to make
+    if not user.is_dir():  # not ours to create
         raise RunFolderUnwritable(f"there is no home folder {user}; choose a place: --run-dir DIR")
     return user.joinpath("Library/Application Support" if sys.platform == "darwin" else ".local/state", "hotlap")
 
 
 def project() -> str:
-    """A name that tells a person which project it is, and differs from that of any other folder."""
+    """Return a readable name for the current directory, unique among folders by a hash of its path."""
     here = private.current_folder()
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", Path(here).name).strip("-.")[:40]
     return f"{name or 'project'}-{hashlib.sha256(os.fsencode(here)).hexdigest()[:8]}"
 
 
 def is_named(run_dir: Path | None) -> bool:
-    """Whether the user has said where runs are kept, and so need not be told."""
+    """Return whether the user chose the folder for runs, and so need not be told where it is."""
     return run_dir is not None or bool(os.environ.get(VARIABLE))
 
 
 def create(command: Sequence[str], at: Path | None = None) -> Run:
-    """A new run folder; where the user has put it into a project, a .gitignore keeps it out of version control."""
+    """Create a run folder; a .gitignore keeps it out of version control where it lies inside a project."""
     place = at or home()
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     name = f"{stamp}-{_subject(command)}"
@@ -120,7 +120,7 @@ def create(command: Sequence[str], at: Path | None = None) -> Run:
 
 
 def prepare(place: Path, name: str) -> Path:
-    """The folder of that name in a place where things are kept, refused where others could reach into it."""
+    """Create the named folder in `place`; refuse it where other users could tamper with it."""
     try:
         for folder in (*_above(place), place, place / name):
             private.refuse_foreign_folder(folder)
@@ -136,7 +136,7 @@ def prepare(place: Path, name: str) -> Path:
 
 
 def _above(place: Path) -> tuple[Path, ...]:
-    """The folder of all projects, if it is one of those."""
+    """Return the folder of all projects, if `place` is directly below it."""
     try:
         return (root(),) if place.parent == root() else ()
     except RunFolderUnwritable:
@@ -144,7 +144,7 @@ def _above(place: Path) -> tuple[Path, ...]:
 
 
 def temporary_root() -> Path:
-    """In place of root() where that cannot be used: a folder of this user's among the temporary files."""
+    """Return a private folder among the temporary files, for use where root() is unusable."""
     for parent in dict.fromkeys(filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp"))):
         folder = Path(parent) / f"hotlap-{os.getuid()}"
         with suppress(OSError):
@@ -153,8 +153,10 @@ def temporary_root() -> Path:
                 private.refuse_foreign_folder(folder)
                 if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK):
                     return folder
-            return Path(tempfile.mkdtemp(prefix="hotlap-", dir=parent))  # somebody was there before us
-    raise RunFolderUnwritable("neither the home folder nor any folder for temporary files can be written")
+            return Path(tempfile.mkdtemp(prefix="hotlap-", dir=parent))  # somebody else owns that name
+    raise RunFolderUnwritable(
+        "neither the home folder nor any folder for temporary files is writable; set TMPDIR to one that is"
+    )
 
 
 def temporary_home() -> Path:
@@ -162,7 +164,7 @@ def temporary_home() -> Path:
 
 
 def key_root() -> Path:
-    """Where the key is, or would be: never in a folder that was named, which may have come with a repository."""
+    """Return the folder of the key; never one that the user names, which may have come with a repository."""
     try:
         folder = root()
         private.refuse_foreign_folder(folder)
@@ -181,18 +183,18 @@ def _fresh(parent: Path, name: str) -> Path:
             continue
         folder.chmod(private.FOLDER)
         return folder
-    raise FileExistsError(f"a thousand runs named {name}")
+    raise FileExistsError(f"a thousand runs are named {name} already")
 
 
 def find(wanted: str | None, at: Path | None = None) -> Run:
-    """A run by id, by the start of it, or by path; the newest when nothing is named."""
+    """Find a run by its id, the start of its id, or its path; by default the newest."""
     if wanted and _is_path_of_run(wanted):
         return Run(Path(wanted))
     runs = sorted((path for path in ((at or home()) / "runs").glob("*") if path.is_dir()), key=_age)
     if not runs:
         raise RunNotFound(f"no runs in {at or home()}; make one: hotlap profile python train.py")
-    kept = [path for path in runs if _has_records(path)]  # a run that never stepped has none
-    matching = [path for path in runs if path.name.startswith(wanted)] if wanted else kept or runs
+    recorded = [path for path in runs if _has_records(path)]  # a run that never stepped has no records
+    matching = [path for path in runs if path.name.startswith(wanted)] if wanted else recorded or runs
     if not matching:
         raise RunNotFound(f"no run named {wanted}; the newest is {runs[-1].name}")
     return Run(next((path for path in matching if path.name == wanted), matching[-1]))
@@ -203,17 +205,17 @@ def _has_records(folder: Path) -> bool:
 
 
 def _is_path_of_run(wanted: str) -> bool:
-    """A folder that only happens to be named like the start of an id is none."""
+    """Return whether this names a run by path; a folder that is merely called like the start of an id does not."""
     return Path(wanted).is_dir() and (os.sep in wanted or any(Path(wanted).glob("*.json")))
 
 
 def _age(folder: Path) -> list[tuple[int, str]]:
-    """Sorts oldest first, and the tenth run of a second after the ninth."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", folder.name)]
+    """Return a sort key: oldest first, and the tenth run within a second after the ninth."""
+    return [(int(piece), "") if piece.isdecimal() else (0, piece) for piece in re.split(r"(\d+)", folder.name)]
 
 
 def _subject(command: Sequence[str]) -> str:
-    """What a person would call the run: the script's or module's name."""
+    """Return what a person would call the run: the name of the script or module."""
     words = [word for word in command[1:] if word.endswith(".py")]
     if not words and "-m" in command[:-1]:
         words = [command[command.index("-m") + 1].rpartition(".")[2]]
@@ -226,7 +228,7 @@ def _unwritable(folder: Path, error: OSError) -> str:
 
 
 def keep_session(folder: Path, session: Session) -> Path:
-    """In a folder of its own, where the command's processes find it and leave what they have seen."""
+    """Save a session in its own folder, where the command's processes find it and leave what they observe."""
     try:
         private.make_folder(folder)
     except OSError as error:

@@ -21,6 +21,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(  # for every Python that the tests s
 
 import pytest
 from harness import Ran, profile, profiled_once, python
+from warm import one_folder_for_all
 
 WINDOW = ("--no-ceiling", "--steps", "20", "--warmup", "3")
 
@@ -50,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    one_folder_for_all()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background ignores it
 
 

@@ -19,7 +19,13 @@ from warm import warmed
 PROGRAMS = Path(__file__).parent / "programs"
 HOTLAP = [sys.executable, "-m", "hotlap"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-OWN_PYTHON = ("broken_dataset", "execs_itself", "looks_around", "own_processes")  # about processes, or an error
+OWN_PYTHON = (
+    "broken_dataset",
+    "execs_itself",
+    "leaves_open",
+    "looks_around",
+    "own_processes",
+)  # about processes, or an error
 
 
 @dataclass(frozen=True)

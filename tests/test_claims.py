@@ -44,7 +44,7 @@ def record_of(*names: str, share: int = 1, **more) -> Claims:
         "machine": MACHINE, "versions": {"torch": "2.13"}, "environment": {}, "device": "cpu", "size": "tiny",
         "repeats": 2, "epochs": dict.fromkeys(tasks, 3), "host_memory": "PSS",
         "sources": dict.fromkeys(tasks, "0"),
-        "changes": {one.name: BOOK.fingerprint(one, "cpu", "tiny") for one in changes},
+        "changes": {change.name: BOOK.fingerprint(change, "cpu", "tiny") for change in changes},
         "blocks": tuple(claims.blocks_of(changes, share)), "taken": (),
     }  # fmt: skip
     return Claims(**(usual | more))
@@ -67,7 +67,7 @@ def claim_of(change: str, **more):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_change_fits_the_workloads_as_they_are_and_gives_valid_python(device):
+def test_every_change_applies_to_the_current_workloads_and_gives_valid_python(device):
     for change in BOOK.changes.values():
         files: dict[str, str] = {}
         for edit in BOOK.edits(change, change.workload, device):
@@ -91,7 +91,7 @@ def test_every_report_has_claims_and_every_claim_says_why_in_a_sentence():
         assert claim.why.endswith("."), claim.change
 
 
-def test_changes_are_interleaved_with_naive_a_b_b_a():
+def test_runs_of_naive_and_of_a_change_are_interleaved_a_b_b_a():
     keys = claims.schedule(record_of("lstm-item", "leak-fused"), BOOK)
     assert [(block, arm, seed) for block, (_, arm, seed) in keys] == [
         (0, "naive", 0), (0, "lstm-item", 0), (0, "lstm-item", 1), (0, "naive", 1),
@@ -99,7 +99,7 @@ def test_changes_are_interleaved_with_naive_a_b_b_a():
     ]  # fmt: skip
 
 
-def test_changes_that_share_a_naive_are_of_one_workload_and_beside_what_they_are_compared_with():
+def test_a_block_holds_changes_of_one_workload_and_the_change_they_are_compared_with():
     names = ("leak-fused", "leak-inplace", "leak-spawn", "bloom-loader", "bloom-compile")
     assert claims.blocks_of([BOOK.changes[name] for name in names], 2) == [
         ("leak-fused", "leak-inplace"),
@@ -126,11 +126,11 @@ def test_a_run_trains_a_changed_copy_and_leaves_the_workload_alone(session):
     assert "loss_val = loss.item()" in item
     assert batch == naive
     assert words[-4:] == ["--epochs", "3", "--batch-size", "82"]
-    assert [one.run.arm for one in result.taken] == ["naive", "lstm-item", "lstm-batch"]
+    assert [entry.run.arm for entry in result.taken] == ["naive", "lstm-item", "lstm-batch"]
     assert (PLACE / "battery_lstm" / "naive.py").read_text(encoding="utf-8") == original
 
 
-def test_every_run_is_kept_when_the_next_one_stops_everything_and_what_broke_is_tried_again(session):
+def test_an_interruption_keeps_every_finished_run_and_resuming_repeats_broken_runs(session):
     planned = ["trained", "failed", "stop"]
 
     def run(arm, key, folder, on_line):
@@ -141,14 +141,17 @@ def test_every_run_is_kept_when_the_next_one_stops_everything_and_what_broke_is_
 
     with pytest.raises(KeyboardInterrupt):
         claims.perform(session, record_of("lstm-item"), run)
-    kept = claims_record.load(session.out)
-    assert [(one.run.arm, one.run.ended) for one in kept.taken] == [("naive", "trained"), ("lstm-item", "failed")]
-    left = claims.waiting_in(claims.resumed(kept, record_of("lstm-item"), 1, BOOK), BOOK)
+    record = claims_record.load(session.out)
+    assert [(entry.run.arm, entry.run.ended) for entry in record.taken] == [
+        ("naive", "trained"),
+        ("lstm-item", "failed"),
+    ]
+    left = claims.waiting_in(claims.resumed(record, record_of("lstm-item"), 1, BOOK), BOOK)
     assert [key[1:] for _, key in left] == [("lstm-item", 0), ("lstm-item", 1), ("naive", 1)]
     assert str(Path.home()) not in session.out.read_text()
 
 
-def test_a_run_that_broke_is_kept_without_the_folders_of_the_machine(session):
+def test_a_broken_run_is_recorded_without_folders_of_the_machine(session):
     errors = (f'File "{sys.prefix}/lib/torch/nn.py"', f"{tempfile.gettempdir()}/torchinductor/a.py: boom")
 
     def run(arm, key, folder, on_line):
@@ -159,18 +162,18 @@ def test_a_run_that_broke_is_kept_without_the_folders_of_the_machine(session):
     assert broken.run.why == "exit code 1: TMP/torchinductor/a.py: boom"
 
 
-def test_no_run_starts_after_the_minutes_given(session, capsys):
+def test_no_run_starts_after_the_time_limit(session, capsys):
     result = claims.perform(replace(session, minutes=-1.0), record_of("lstm-item"), lambda *_: pytest.fail("it ran"))
     assert result.taken == ()
-    assert "4 runs are left; go on with --resume" in capsys.readouterr().err
+    assert "4 runs are left; continue with --resume" in capsys.readouterr().err
 
 
-def test_going_on_takes_in_new_changes_and_measures_anew_what_was_changed_since():
+def test_resuming_adds_new_changes_and_measures_edited_changes_again():
     old = taken("lstm-item", {"naive": [1.0] * 3, "lstm-item": [1.0] * 3})
     before = record_of("lstm-item", taken=old, changes={"lstm-item": "something else"})
     after = claims.resumed(before, record_of("lstm-item", "leak-fused"), 1, BOOK)
     assert after.blocks == ((), ("lstm-item",), ("leak-fused",))
-    assert {one.run.arm for one in after.taken} == {"naive"}
+    assert {entry.run.arm for entry in after.taken} == {"naive"}
     assert len(claims.waiting_in(after, BOOK)) == 8
 
 
@@ -178,18 +181,18 @@ def test_going_on_takes_in_new_changes_and_measures_anew_what_was_changed_since(
     ("more", "words"),
     [
         ({"machine": replace(MACHINE, cores=64)}, "cores"),
-        ({"versions": {"torch": "3"}}, "torch 2.13, here it is 3"),
-        ({"size": "small"}, "size tiny, here it is small"),
-        ({"epochs": {"battery_lstm": 9}}, "epochs of battery_lstm 3, here it is 9"),
-        ({"sources": {"battery_lstm": "1"}}, "scripts of battery_lstm 0, here it is 1"),
+        ({"versions": {"torch": "3"}}, "torch 2.13, but here it is 3"),
+        ({"size": "small"}, "size tiny, but here it is small"),
+        ({"epochs": {"battery_lstm": 9}}, "epochs of battery_lstm 3, but here it is 9"),
+        ({"sources": {"battery_lstm": "1"}}, "scripts of battery_lstm 0, but here it is 1"),
     ],
 )
-def test_runs_that_cannot_be_compared_are_not_mixed(more, words):
+def test_resuming_rejects_runs_that_cannot_be_compared(more, words):
     with pytest.raises(claims.Refused, match=words):
         claims.resumed(record_of("lstm-item"), record_of("lstm-item", **more), 1, BOOK)
 
 
-def test_what_naive_runs_decides_whether_runs_can_be_compared_and_other_arms_do_not(tmp_path):
+def test_only_files_that_naive_uses_decide_whether_runs_can_be_compared(tmp_path):
     place = claims_book.make(PLACE, "leak", [], tmp_path / "workloads")
     before = claims_book.source(place, "leak")
     (place / "leak" / "fast.py").write_text("another = 1")
@@ -212,7 +215,7 @@ def test_the_factor_is_before_over_after_without_the_first_epoch():
     assert not found.stale
 
 
-def test_what_naive_has_already_is_read_backwards():
+def test_a_change_that_undoes_what_naive_does_has_its_factor_inverted():
     name = "leak-channels-first"
     seconds = {"naive": [1.0, 2.0, 2.0], name: [1.0, 3.0, 3.0]}
     found = claims_record.figure(record_of(name, taken=taken(name, seconds)), claim_of(name), BOOK)
@@ -224,7 +227,7 @@ def test_start_up_memory_and_printed_seconds_are_read_from_the_same_runs():
     texts = ("segment_seconds 5  file_seconds 7", "segment_seconds 2  file_seconds 7", "device_mb 300")
     printed = [replace(run.lines[0], text=text) for text in texts]
     run = replace(run, lines=(*run.lines, *printed))
-    read = {name: [one.seconds for one in claims_record.works(run, name)] for name in
+    read = {name: [run.seconds for run in claims_record.works(run, name)] for name in
             ("startup", "host-memory", "device-memory", "segment_seconds", "file_seconds")}  # fmt: skip
     assert read == {
         "startup": [9.0],
@@ -235,7 +238,7 @@ def test_start_up_memory_and_printed_seconds_are_read_from_the_same_runs():
     }
 
 
-def test_a_run_on_some_cores_counts_those():
+def test_a_run_bound_to_some_cores_counts_only_those():
     given = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     program = "import os; print(os.cpu_count())"
     if given is not None:
@@ -245,10 +248,10 @@ def test_a_run_on_some_cores_counts_those():
     assert ran.stdout.split() == [str(1 if given is not None else os.cpu_count())]
 
 
-def test_a_training_whose_loss_broke_down_is_not_called_faster():
+def test_a_training_whose_loss_becomes_nan_is_not_called_faster():
     runs = taken("lstm-item", {"naive": [1.0] * 3, "lstm-item": [1.0] * 3})
-    lost = replace(runs[1].run, lines=tuple(replace(one, text=one.text.replace("loss 1.0", "loss nan"))
-                                            for one in runs[1].run.lines))  # fmt: skip
+    lost = replace(runs[1].run, lines=tuple(replace(line, text=line.text.replace("loss 1.0", "loss nan"))
+                                            for line in runs[1].run.lines))  # fmt: skip
     record = record_of("lstm-item", taken=(runs[0], replace(runs[1], run=lost), *runs[2:]))
     assert claims_record.figure(record, claim_of("lstm-item"), BOOK).broken == "the loss became nan"
 
@@ -270,12 +273,12 @@ def test_a_training_whose_loss_broke_down_is_not_called_faster():
         ((None, None), (1.05, 1.10), "too few samples to judge"),
     ],
 )
-def test_the_words_follow_from_the_interval(interval, factor, words):
+def test_the_verdict_follows_from_the_interval(interval, factor, words):
     value = Ratio(value=1.0, low=interval[0], high=interval[1], resampled="runs")
     assert render_claims.verdict(value, claim_of("lstm-item", factor=factor)) == words
 
 
-def test_other_training_is_never_a_gain_and_a_part_is_not_held_against_the_whole():
+def test_a_change_of_the_training_is_never_a_gain_and_a_part_is_not_judged_against_the_whole():
     value = Ratio(value=2.0, low=1.9, high=2.1, resampled="runs")
     assert render_claims.verdict(value, claim_of("lstm-lookback")) == "other training"
     small = Ratio(value=1.02, low=1.01, high=1.03, resampled="runs")
@@ -288,7 +291,7 @@ def shown(tmp_path: Path, *records: tuple[str, Claims]) -> str:
     return render_claims.page(tmp_path, BOOK)
 
 
-def test_the_page_sets_what_was_measured_beside_the_claim(tmp_path):
+def test_the_page_shows_the_measurement_beside_the_claim(tmp_path):
     seconds = {"naive": [9.0, 4.0, 4.0], "lstm-item": [20.0, 2.0, 2.0]}
     record = record_of("lstm-item", taken=taken("lstm-item", seconds))
     page = shown(tmp_path, ("laptop/2026-01-01-claims.json", record))
@@ -304,7 +307,7 @@ def test_the_page_sets_what_was_measured_beside_the_claim(tmp_path):
     assert "(../benchmarks/results/laptop/2026-01-01-claims.json)" in page
 
 
-def test_the_newest_result_of_a_change_is_shown_and_one_of_another_change_is_not_believed(tmp_path):
+def test_the_page_shows_the_newest_result_and_not_one_of_an_edited_change(tmp_path):
     def result(date: str, fast: float, **more) -> Claims:
         seconds = {"naive": [4.0] * 3, "lstm-item": [fast] * 3}
         return record_of("lstm-item", date=date, taken=taken("lstm-item", seconds), **more)
@@ -319,7 +322,7 @@ def test_the_newest_result_of_a_change_is_shown_and_one_of_another_change_is_not
     assert "| 4.00 [" not in page
 
 
-def test_what_broke_is_told(tmp_path):
+def test_the_page_shows_why_a_run_broke(tmp_path):
     runs = taken("lstm-item", {"naive": [1.0] * 3})
     broken = run_of("battery_lstm", "lstm-item", 0, (), ended="failed", why="exit code 1: boom | bang")
     record = record_of("lstm-item", taken=(*runs, Taken(block=0, run=broken)))
@@ -333,12 +336,12 @@ def test_what_broke_is_told(tmp_path):
         (["--only", "lstm-autotuner"], "lstm-autotuner is not measured on cpu: cuDNN is for GPUs"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_runs(tmp_path, capsys, arguments, words):
+def test_rejects_what_cannot_be_measured_before_anything_runs(tmp_path, capsys, arguments, words):
     assert claims.main(["--device", "cpu", "--out", str(tmp_path / "result.json"), *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_result_that_is_there_is_not_overwritten(tmp_path, capsys):
+def test_an_existing_result_is_not_overwritten(tmp_path, capsys):
     out = tmp_path / "result.json"
     out.write_text("mine")
     assert claims.main(["--device", "cpu", "--out", str(out), "--only", "lstm-item"]) == 2
@@ -356,24 +359,24 @@ def test_a_result_that_is_there_is_not_overwritten(tmp_path, capsys):
         ('against = "bloom-loader"', 'against = "bloom-laoder"', "names bloom-laoder, which is not there"),
     ],
 )
-def test_a_mistake_in_the_book_is_named(tmp_path, old, new, words):
+def test_reports_a_mistake_in_claims_toml(tmp_path, old, new, words):
     wrong = tmp_path / "claims.toml"
     wrong.write_text(claims_book.BOOK.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     with pytest.raises(claims_book.BookWrong, match=words):
         claims_book.read(wrong)
 
 
-def test_an_edit_that_no_longer_fits_is_refused():
+def test_rejects_an_edit_that_no_longer_applies():
     edit = claims_book.Edit(file="naive.py", old="a", new="b", times=1)
-    with pytest.raises(claims_book.BookWrong, match=r"naive\.py has 2 times, not 1 times"):
+    with pytest.raises(claims_book.BookWrong, match=r"naive\.py contains this text 2 times, not 1 times"):
         claims_book.edited("a a", edit)
 
 
-def test_the_committed_page_is_what_the_committed_results_give():
+def test_the_committed_page_is_rendered_from_the_committed_results():
     assert render_claims.PAGE.read_text(encoding="utf-8") == render_claims.page(BENCHMARKS, BOOK)
 
 
-def test_committed_results_name_no_folder_of_their_machine():
+def test_committed_results_contain_no_folder_of_their_machine():
     for path in (BENCHMARKS / "results").glob(render_claims.RESULTS):
         assert "/tmp/" not in path.read_text(encoding="utf-8")
         assert "/home/" not in path.read_text(encoding="utf-8")

@@ -93,34 +93,34 @@ def toy_record(*blocks: tuple[str, ...], **more) -> Claims:
 def notes(session: claims.Session, *words: str) -> list[list[str]]:
     """Those with one of the words."""
     found = [line.split() for line in (session.out.parent / "notes.txt").read_text().splitlines()]
-    return [one for one in found if one[1] in words]
+    return [fields for fields in found if fields[1] in words]
 
 
 def endings(record: Claims) -> dict[str, str]:
-    return {one.run.arm: one.run.ended for one in record.taken}
+    return {entry.run.arm: entry.run.ended for entry in record.taken}
 
 
-def test_in_rounds_one_trains_at_a_time_and_the_order_rotates(toys):
+def test_one_arm_trains_at_a_time_and_the_order_rotates(toys):
     record = claims_rounds.perform(toys, toy_record(("one", "two", "three")))
     assert set(endings(record).values()) == {"trained"}
-    turns = [one for one in notes(toys, "begins", "ends") if one[2] != "1"]
+    turns = [note for note in notes(toys, "begins", "ends") if note[2] != "1"]
     assert all(begins[::2] == ends[::2] for begins, ends in zip(turns[::2], turns[1::2], strict=True))
-    assert [one[0] for one in turns[::2]] == [
+    assert [turn[0] for turn in turns[::2]] == [
         "naive", "one", "naive", "two", "three",
         "one", "naive", "two", "three", "naive",
         "naive", "two", "three", "naive", "one",
     ]  # fmt: skip
-    assert {one.run.arm for one in record.taken} == {NAIVE, NAIVE_AGAIN, "one", "two", "three"}
+    assert {entry.run.arm for entry in record.taken} == {NAIVE, NAIVE_AGAIN, "one", "two", "three"}
     assert claims_record.load(toys.out) == record
     assert claims_rounds.blocks_left(record) == []
 
 
-def test_an_arm_that_dies_or_hangs_is_recorded_as_broken_and_the_others_go_on(toys):
+def test_an_arm_that_dies_or_hangs_is_recorded_as_broken_and_the_others_continue(toys):
     record = claims_rounds.perform(replace(toys, max_seconds=4.0), toy_record(("dies", "hangs", "stays")))
     assert endings(record) == {
         NAIVE: "trained", NAIVE_AGAIN: "trained", "dies": "failed", "hangs": "time limit", "stays": "time limit"
     }  # fmt: skip
-    whys = {one.run.arm: one.run.why for one in record.taken}
+    whys = {entry.run.arm: entry.run.why for entry in record.taken}
     assert whys["dies"] == "exit code 1: boom"
     assert whys["hangs"] == "start, an epoch or end took more than 0.0667 min, the limit of --max-minutes"
     assert claims_rounds.blocks_left(record) == []
@@ -134,7 +134,7 @@ def test_workers_and_other_threads_never_wait_for_a_turn(toys):
     ]  # fmt: skip
 
 
-def test_a_process_whose_turns_nobody_gives_any_more_goes_on(toys, tmp_path):
+def test_a_process_continues_when_nobody_gives_turns_any_more(toys, tmp_path):
     with tempfile.TemporaryDirectory(prefix="hotlap-") as folder, socket.socket(socket.AF_UNIX) as door:
         address = f"{folder}/turns"  # pytest's folders are too deep for the name of a socket
         door.bind(address)
@@ -151,7 +151,7 @@ def test_a_process_whose_turns_nobody_gives_any_more_goes_on(toys, tmp_path):
     assert out.splitlines()[-1] == "final rmse 0.1 target 0.2 reached"
 
 
-def test_an_interruption_ends_all_processes_and_keeps_the_blocks_before(toys, monkeypatch):
+def test_an_interruption_ends_all_processes_and_keeps_finished_blocks(toys, monkeypatch):
     wait, waits = claims_rounds.Seat.wait, []
 
     def interrupted(seat, until):
@@ -163,19 +163,19 @@ def test_an_interruption_ends_all_processes_and_keeps_the_blocks_before(toys, mo
     monkeypatch.setattr(claims_rounds.Seat, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         claims_rounds.perform(toys, toy_record(("one",), ("two",), ("three",)))
-    kept = claims_record.load(toys.out)
-    assert [one.run.arm for one in kept.taken] == [NAIVE, NAIVE_AGAIN, "one"]
-    assert claims_rounds.blocks_left(kept) == [1, 2]
+    record = claims_record.load(toys.out)
+    assert [entry.run.arm for entry in record.taken] == [NAIVE, NAIVE_AGAIN, "one"]
+    assert claims_rounds.blocks_left(record) == [1, 2]
     assert not any(psutil.pid_exists(int(pid)) for _, _, pid in notes(toys, "pid"))
     assert claims_rounds.ADDRESS not in os.environ
 
 
-def test_going_on_in_rounds_runs_what_is_left_and_again_only_where_naive_broke(toys, capsys):
+def test_resuming_runs_the_remaining_blocks_and_repeats_those_where_naive_broke(toys, capsys):
     late = claims_rounds.perform(replace(toys, minutes=-1.0), toy_record(("one",), ("two",)))
     assert late.taken == ()
-    assert "2 blocks are left; go on with --resume" in capsys.readouterr().err
+    assert "2 blocks are left; continue with --resume" in capsys.readouterr().err
     runs = [run_of("toy", arm, 0, lines_of([1.0], [1.0])) for arm in (NAIVE, NAIVE_AGAIN, "one")]
-    broken = {arm: [replace(one, ended="failed") if one.arm == arm else one for one in runs] for arm in ("one", NAIVE)}
+    broken = {arm: [replace(run, ended="failed") if run.arm == arm else run for run in runs] for arm in ("one", NAIVE)}
     left = {
         arm: claims_rounds.blocks_left(replace(late, taken=tuple(Taken(block=0, run=run) for run in some)))
         for arm, some in broken.items()
@@ -183,17 +183,17 @@ def test_going_on_in_rounds_runs_what_is_left_and_again_only_where_naive_broke(t
     assert left == {"one": [1], NAIVE: [0, 1]}
 
 
-def test_runs_one_by_one_and_rounds_are_not_mixed():
-    with pytest.raises(claims.Refused, match="method one by one, here it is rounds"):
+def test_rejects_mixing_rounds_with_runs_one_by_one():
+    with pytest.raises(claims.Refused, match="method one by one, but here it is rounds"):
         claims.resumed(record_of("lstm-item"), record_of("lstm-item", method="rounds"), 1, BOOK)
 
 
-def test_rounds_leave_out_what_they_cannot_measure():
-    assert "lstm-frames" not in [one.name for one in claims.chosen(BOOK, "cpu", None, "rounds")]
+def test_rounds_exclude_changes_they_cannot_measure():
+    assert "lstm-frames" not in [change.name for change in claims.chosen(BOOK, "cpu", None, "rounds")]
     with pytest.raises(claims.Refused, match="lstm-frames is about startup or host-memory"):
         claims.chosen(BOOK, "cpu", ["lstm-frames"], "rounds")
     found = claims.chosen(BOOK, "cpu", ["leak", "battery_fnn"], "rounds")
-    assert list(dict.fromkeys(one.workload for one in found)) == ["leak", "battery_fnn"]
+    assert list(dict.fromkeys(change.workload for change in found)) == ["leak", "battery_fnn"]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_rounds_leave_out_what_they_cannot_measure():
         (["--epochs", "2"], "--rounds needs --epochs 3 or more"),
     ],
 )
-def test_rounds_that_could_tell_nothing_are_refused(capsys, arguments, words):
+def test_rejects_rounds_that_could_show_nothing(capsys, arguments, words):
     with pytest.raises(SystemExit):
         claims.main(["--device", "cpu", "--rounds", "--out", "result.json", *arguments])
     assert words in capsys.readouterr().err
@@ -217,8 +217,8 @@ def rounds_of(change: str, factor: float, luck: float = 1.0, noise: float = 0.02
     workload = BOOK.changes[change].workload
     runs = []
     for arm, times_as_long in times.items():
-        seconds = [one * times_as_long * math.exp(chance.gauss(0, noise)) for one in drift]
-        printed = tuple(line for one in lines_of(seconds, [1.0] * 9) for line in _with_seconds(one))
+        seconds = [pace * times_as_long * math.exp(chance.gauss(0, noise)) for pace in drift]
+        printed = tuple(line for printed_line in lines_of(seconds, [1.0] * 9) for line in _with_seconds(printed_line))
         runs.append(run_of(workload, arm, 0, printed))
     return tuple(Taken(block=block, run=run) for run in runs)
 
@@ -237,18 +237,18 @@ def rounds_record(change: str, *args, **more) -> Claims:
 
 
 @pytest.mark.parametrize("measure", ["training", "valid_seconds"])
-def test_a_factor_is_found_in_rounds_though_the_machine_drifts(measure):
+def test_rounds_recover_the_factor_although_the_machine_drifts(measure):
     names = [name for name in BOOK.changes if name.startswith("lstm-")]
-    runs = [one for block, name in enumerate(names) for one in rounds_of(name, 1.05, block=block)]
+    runs = [run for block, name in enumerate(names) for run in rounds_of(name, 1.05, block=block)]
     record = record_of(*names, method="rounds", taken=tuple(runs))
     claims_of = [claim_of("lstm-item", measured_by=name, measure=measure) for name in names]
     found = [claims_record.figure(record, claim, BOOK) for claim in claims_of]
-    assert all(one.ratio.high / one.ratio.low < 1.12 for one in found)
-    assert sum(not one.ratio.low <= 1.05 <= one.ratio.high for one in found) <= 2
-    assert all(one.first_epoch is None for one in found)
+    assert all(figure.ratio.high / figure.ratio.low < 1.12 for figure in found)
+    assert sum(not figure.ratio.low <= 1.05 <= figure.ratio.high for figure in found) <= 2
+    assert all(figure.first_epoch is None for figure in found)
 
 
-def test_without_any_noise_the_factor_in_rounds_is_exact_also_against_a_change_and_read_backwards():
+def test_without_noise_rounds_give_the_exact_factor():
     for name, factor in (("lstm-item", 1.25), ("bloom-compile", 0.8)):
         ratio = claims_record.figure(rounds_record(name, factor, noise=0.0), claim_of(name), BOOK).ratio
         assert (ratio.low, ratio.value, ratio.high) == pytest.approx((factor,) * 3)
@@ -258,7 +258,7 @@ def test_without_any_noise_the_factor_in_rounds_is_exact_also_against_a_change_a
     assert undone.ratio.value == pytest.approx(2.0)
 
 
-def test_two_processes_of_one_program_that_differ_widen_every_interval():
+def test_a_difference_between_two_processes_of_naive_widens_every_interval():
     calm, lucky = (
         claims_record.figure(rounds_record("lstm-item", 1.05, luck=luck), claim_of("lstm-item"), BOOK).ratio
         for luck in (1.0, 1.2)
@@ -269,7 +269,7 @@ def test_two_processes_of_one_program_that_differ_widen_every_interval():
     assert spread.freedom == 1
 
 
-def test_memory_of_the_device_in_rounds_is_as_certain_as_two_naive_are_alike():
+def test_the_interval_of_device_memory_reflects_how_much_two_naive_runs_differ():
     def with_memory(taken: Taken, mb: float) -> Taken:
         line = replace(taken.run.lines[0], text=f"device_mb {mb}")
         return replace(taken, run=replace(taken.run, lines=(*taken.run.lines, line)))
@@ -284,7 +284,7 @@ def test_memory_of_the_device_in_rounds_is_as_certain_as_two_naive_are_alike():
     assert other.low < 1.5 < other.high
 
 
-def test_start_up_and_memory_of_the_host_stay_those_of_processes_that_started_alone(tmp_path):
+def test_start_up_and_host_memory_are_not_taken_from_rounds(tmp_path):
     name = "leak-spawn"
     seconds = {"naive": [9.0, 4.0, 4.0], name: [20.0, 2.0, 2.0]}
     alone = record_of(name, date="2026-01-01", taken=taken(name, seconds))
@@ -305,7 +305,7 @@ def test_the_page_shows_how_naive_compares_with_itself_in_rounds(tmp_path):
     assert "`python claims.py`. Naive against itself: battery_lstm 0.91 [0.91, 0.91]. Raw: [" in page
 
 
-def test_results_from_before_there_were_rounds_are_read_as_they_were():
+def test_results_without_a_method_are_read_as_one_by_one():
     for path in (BENCHMARKS / "results").glob(render_claims.RESULTS):
         if '"method"' not in path.read_text(encoding="utf-8"):
             record = claims_record.load(path)

@@ -24,7 +24,7 @@ def repository(tmp_path, monkeypatch) -> Path:
 
 
 class TestRevisions:
-    def test_each_in_its_own_folder_and_gone_afterwards(self, repository, tmp_path):
+    def test_each_revision_has_a_folder_that_is_removed_afterwards(self, repository, tmp_path):
         with worktrees.checked_out(("HEAD~1", "main"), tmp_path / "at") as (base, new):
             assert (base.folder / "train.py").read_text() == "one"
             assert (new.folder / "train.py").read_text() == "two"
@@ -34,19 +34,19 @@ class TestRevisions:
         assert git(repository, "worktree", "list").count("\n") == 0
         assert (repository / "src" / "train.py").read_text() == "three, not committed"
 
-    def test_gone_also_when_something_fails(self, repository, tmp_path):
+    def test_folders_are_removed_when_something_fails(self, repository, tmp_path):
         with pytest.raises(KeyboardInterrupt), worktrees.checked_out(("main", "main"), tmp_path / "at"):
             raise KeyboardInterrupt
         assert git(repository, "worktree", "list").count("\n") == 0
         assert list((tmp_path / "at").iterdir()) == []
 
-    def test_untracked_data_is_linked_where_it_is_looked_for(self, repository, tmp_path):
+    def test_untracked_data_is_linked_where_the_command_looks_for_it(self, repository, tmp_path):
         with worktrees.checked_out(("HEAD~1", "main"), tmp_path / "at", [Path("data")]) as made:
-            assert all((one.folder / "data" / "rows.csv").read_text() == "1,2" for one in made)
+            assert all((worktree.folder / "data" / "rows.csv").read_text() == "1,2" for worktree in made)
         assert (repository / "src" / "data" / "rows.csv").exists()
 
     @pytest.mark.parametrize(("link", "said"), [("nothing", "no such file"), ("../src", "below the current folder")])
-    def test_links_that_cannot_be(self, repository, tmp_path, link, said):
+    def test_rejects_links_that_cannot_be_made(self, repository, tmp_path, link, said):
         with pytest.raises(NotComparable, match=said), worktrees.checked_out(("main",), tmp_path / "at", [Path(link)]):
             pass
 
@@ -56,24 +56,24 @@ class TestRevisions:
             path = made.variables(repository, given)["PYTHONPATH"].split(os.pathsep)
         assert path == [str(made.root / "src"), "/elsewhere", str(made.root), str(made.root / "src")]
 
-    def test_an_unknown_revision(self, repository, tmp_path):
+    def test_rejects_an_unknown_revision(self, repository, tmp_path):
         with (
-            pytest.raises(NotComparable, match="nonsense is no revision"),
+            pytest.raises(NotComparable, match="nonsense is not a revision"),
             worktrees.checked_out(("nonsense",), tmp_path),
         ):
             pass
 
     @pytest.mark.parametrize("word", ["--help", "-q"])
-    def test_a_revision_is_never_an_option_of_git(self, repository, word):
+    def test_a_revision_is_never_passed_to_git_as_an_option(self, repository, word):
         assert not worktrees.is_revision(word)
 
-    def test_no_repository(self, tmp_path, monkeypatch):
+    def test_rejects_a_folder_outside_a_repository(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-        with pytest.raises(NotComparable, match="is in no git repository"):
+        with pytest.raises(NotComparable, match="is not in a git repository"):
             worktrees.top()
 
-    def test_a_folder_only_one_revision_has(self, repository, tmp_path, monkeypatch):
+    def test_rejects_a_current_folder_that_one_revision_lacks(self, repository, tmp_path, monkeypatch):
         (repository / "late").mkdir()
         monkeypatch.chdir(repository / "late")
         with (
@@ -82,7 +82,7 @@ class TestRevisions:
         ):
             pass
 
-    def test_arms_run_in_the_folders_of_their_revisions(self, repository, tmp_path, monkeypatch):
+    def test_each_arm_runs_in_the_folder_of_its_revision(self, repository, tmp_path, monkeypatch):
         seen: list[tuple[str, str]] = []
 
         def look(arm):

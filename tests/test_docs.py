@@ -50,8 +50,10 @@ def commands() -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize(("page", "words"), commands(), ids=lambda one: one if isinstance(one, str) else " ".join(one))
-def test_every_command_is_one_that_is_known(page, words):
+@pytest.mark.parametrize(
+    ("page", "words"), commands(), ids=lambda part: part if isinstance(part, str) else " ".join(part)
+)
+def test_every_command_is_valid(page, words):
     verb, *rest = words
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None, f"{page}: hotlap {verb}"
@@ -63,7 +65,7 @@ PATH = re.compile(r"`([a-z_]+(?:/[a-z_]+)+(?:\.\w+|/)?)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_is_named_is_there(page):
+def test_every_named_file_exists(page):
     for name in PATH.findall(page.read_text(encoding="utf-8")):
         if "overlapped_checkpoints" in name:  # the example of what is to be made
             continue
@@ -73,7 +75,7 @@ def test_every_file_that_is_named_is_there(page):
             assert (ROOT / "hotlap" / name).exists(), f"{page.name} names {name}"
 
 
-def test_the_table_of_seams_is_that_of_the_code():
+def test_the_table_of_seams_matches_the_code():
     """Where it fails, put what is expected into docs/design.md."""
     seams = {name: seam for name, seam in vars(Seams(torch, Guard())).items() if isinstance(seam, Seam)}
     users: dict[str, list[str]] = {name: [] for name in seams}

@@ -54,11 +54,11 @@ def test_all_ranks_stop_together_and_the_slowest_is_named(tmp_path):
     ranks = ran.observation["ranks"]
     assert [rank["rank"] for rank in ranks] == [0, 1]
     assert max(ranks, key=lambda rank: rank["own_ms"])["rank"] == 1
-    (finding,) = [one for one in ran.diagnosis["findings"] if one["code"] == "straggler-rank"]
+    (finding,) = [finding for finding in ran.diagnosis["findings"] if finding["code"] == "straggler-rank"]
     assert "rank 1" in finding["title"].lower()
 
 
-def test_a_program_that_catches_the_request_is_ended_all_the_same(tmp_path):
+def test_a_program_that_catches_the_stop_request_is_ended_anyway(tmp_path):
     ran = profile(warmed(python("endless.py", "--fault", "deaf")), tmp_path, *QUICK, HOTLAP_GRACE="2")
 
     assert ran.code == 0, ran.stderr
@@ -66,7 +66,7 @@ def test_a_program_that_catches_the_request_is_ended_all_the_same(tmp_path):
     assert ran.observation["steps"] == 20
 
 
-def test_a_failing_program_keeps_its_traceback_and_code_and_what_was_seen(tmp_path):
+def test_a_failing_program_keeps_its_traceback_and_exit_code_and_gets_a_report(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(
         (PROGRAMS / "plain_loop.py")
@@ -81,7 +81,7 @@ def test_a_failing_program_keeps_its_traceback_and_code_and_what_was_seen(tmp_pa
     assert len(ran.observation["losses"]) == 12
 
 
-def test_an_exception_is_shown_as_without_us(tmp_path, tmp_path_factory):
+def test_an_exception_looks_the_same_as_without_hotlap(tmp_path, tmp_path_factory):
     expected = alone(tmp_path_factory, python("broken_dataset.py"))
     ran = profile(python("broken_dataset.py"), tmp_path)
 
@@ -115,15 +115,15 @@ def steps_seen(tmp_path):
     from hotlap.records.progress import read_progress
 
     seen = [read_progress(Path(path)) for path in tmp_path.glob("kept/runs/*/observing/progress-*.bin")]
-    return any(one is not None and one.steps > 30 for one in seen)
+    return any(progress is not None and progress.steps > 30 for progress in seen)
 
 
 def test_ctrl_c_gives_a_partial_report(tmp_path):
     code, stderr = interrupted(tmp_path, signal.SIGINT)
 
     assert code == -signal.SIGINT, "as the command dies without us"
-    (kept,) = tmp_path.glob("kept/runs/*/observation.json")
-    seen = json.loads(kept.read_text())
+    (record,) = tmp_path.glob("kept/runs/*/observation.json")
+    seen = json.loads(record.read_text())
     assert seen["ended"] == "interrupted"
     assert seen["steps"] > 5
     assert "Findings" in stderr
@@ -142,7 +142,7 @@ def test_a_terminated_run_leaves_no_process_behind(tmp_path):
     [
         (["pythn", "train.py"], 127, "command not found: pythn"),
         (["./train.py"], 127, "command not found: ./train.py"),
-        (["true"], 65, "no Python of at least 3.10 could be entered"),
+        (["true"], 65, "found no Python 3.10 or newer to observe"),
         ([sys.executable, "-I", "-c", "import torch"], 65, "without -I"),
         ([sys.executable, "-c", "print('no torch')"], 66, "torch was never imported"),
         ([sys.executable, "-c", "import torch; torch.optim.SGD([torch.zeros(1)])"], 66, "1 optimizer(s) made"),
@@ -159,7 +159,7 @@ def test_a_command_that_cannot_be_observed_gets_one_clear_line(command, code, sa
     assert says in ours[0]
 
 
-def test_a_script_without_python_in_front_is_told_what_to_type(tmp_path):
+def test_a_script_without_python_in_front_gets_the_command_to_type(tmp_path):
     (tmp_path / "train.py").write_text("pass\n")
     ran = profile(["./train.py"], tmp_path)
 
@@ -185,7 +185,7 @@ def test_torch_too_old_ends_the_command_at_once(tmp_path):
     assert "pip install -U torch" in ran.stderr
 
 
-def test_torch_missing_names_the_interpreter(tmp_path):
+def test_a_missing_torch_is_reported_with_the_interpreter(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     python = str(tmp_path / "env" / "bin" / "python")
     ran = profile([python, "-c", "import torch"], tmp_path)
@@ -194,7 +194,7 @@ def test_torch_missing_names_the_interpreter(tmp_path):
     assert f"torch is not installed in {python}" in ran.stderr
 
 
-def test_a_program_that_never_steps_is_given_up_with_what_was_seen(tmp_path):
+def test_a_program_that_never_steps_is_ended_with_a_partial_report(tmp_path):
     script = tmp_path / "stuck.py"
     script.write_text(
         "import time, torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
@@ -210,7 +210,7 @@ def test_a_program_that_never_steps_is_given_up_with_what_was_seen(tmp_path):
     assert "--max-seconds 10" in ran.stderr
 
 
-def test_slow_steps_end_at_the_time_limit_with_what_there_is(tmp_path):
+def test_slow_steps_end_at_the_time_limit_with_a_partial_report(tmp_path):
     command = warmed(python("endless.py", "--fault", "rest"))
     ran = profile(command, tmp_path, "--steps", "100000", "--max-seconds", "6", "--no-ceiling")
 
@@ -218,7 +218,7 @@ def test_slow_steps_end_at_the_time_limit_with_what_there_is(tmp_path):
     assert 0 < ran.observation["steps"] < 100000
 
 
-def test_a_run_folder_that_cannot_be_made_stops_before_the_command(tmp_path):
+def test_a_run_folder_that_cannot_be_made_is_reported_before_the_command_starts(tmp_path):
     (tmp_path / "kept").write_text("a file is in the way\n")
     marker = tmp_path / "started"
     ran = profile([sys.executable, "-c", f"open({str(marker)!r}, 'w')"], tmp_path)
@@ -236,7 +236,7 @@ def test_hotlap_off_is_inert(tmp_path):
     assert "HOTLAP=off is set" in ran.stderr
 
 
-def test_a_bug_of_ours_does_not_stop_the_training(tmp_path, tmp_path_factory):
+def test_a_bug_of_hotlap_does_not_stop_the_training(tmp_path, tmp_path_factory):
     broken = "import hotlap.observe.loaders as l\ndef f(*a): raise RuntimeError('planted bug')\nl.Loaders.fetched = f\n"
     script = tmp_path / "train.py"
     script.write_text(broken + (PROGRAMS / "plain_loop.py").read_text())
@@ -247,7 +247,7 @@ def test_a_bug_of_ours_does_not_stop_the_training(tmp_path, tmp_path_factory):
     assert ran.code == 0, ran.stderr
     assert ran.stdout == expected.stdout
     assert ran.stderr.count("planted bug") == 1
-    assert "your training goes on" in ran.stderr
+    assert "your training continues" in ran.stderr
     assert "OWN_ERROR" in ran.observation["cautions"]
 
 
@@ -259,7 +259,7 @@ def kept(tmp_path_factory):
     return profiled_once(tmp_path_factory, "kept", lambda folder: profile(command, folder, *options))
 
 
-def test_show_draws_a_kept_run_again(kept):
+def test_show_renders_a_saved_run_again(kept):
     again = subprocess.run(
         [*HOTLAP, "show", "--run-dir", str(kept.folder)], capture_output=True, text=True, env=environment()
     )
@@ -272,7 +272,7 @@ def test_show_draws_a_kept_run_again(kept):
     assert kept.run.name in missing.stderr
 
 
-def test_json_and_markdown_are_written_where_asked(kept):
+def test_json_and_markdown_are_written_to_the_given_paths(kept):
     out = kept.folder.parent / "out"
 
     both = json.loads((out / "p.json").read_text())

@@ -48,7 +48,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_training_on_a_full_disk_runs_to_its_own_end(script, tmp_path):
+def test_training_on_a_full_disk_runs_to_its_own_end(script, tmp_path):
     command = [sys.executable, str(script), "7"]
     more = {"PYTHONPATH": str(PROGRAMS), "HOTLAP_STRICT": "0"}
     alone = warm(command, tmp_path, **more)
@@ -57,7 +57,7 @@ def test_a_training_on_a_full_disk_runs_to_its_own_end(script, tmp_path):
     assert (alone.code, ran.code) == (7, 7), ran.stderr
     assert ran.stdout == alone.stdout
     (line,) = ours(ran)
-    assert "could not be kept" in line
+    assert "could not be saved" in line
     assert "is the disk full" in line
     assert "--run-dir" in line
     assert "Traceback" not in ran.stderr
@@ -76,7 +76,7 @@ def test_on_a_full_disk_the_command_is_still_ended_cleanly_after_the_window(scri
 
 
 @pytest.mark.parametrize(("record", "own", "code"), [("observation", 7, 7), ("diagnosis", 0, 73)])
-def test_a_record_that_cannot_be_written_is_said_with_the_commands_own_code(record, own, code, monkeypatch, tmp_path):
+def test_reports_a_record_that_cannot_be_written_and_keeps_the_exit_code(record, own, code, monkeypatch, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.setenv("PYTHONPATH", str(PROGRAMS))
     write = private.write_text

@@ -44,12 +44,12 @@ def python(tmp_path: Path) -> str:
     return str(environment / "bin" / "python")
 
 
-def test_an_interpreter_without_hotlap_is_entered(python, tmp_path):
+def test_profile_enters_an_interpreter_without_hotlap(python, tmp_path):
     question = f"from importlib.util import find_spec; print([name for name in {OURS!r} if find_spec(name)])"
     assert bare([python, "-c", question], tmp_path).stdout == "[]\n"
     script = tmp_path / "train.py"
-    told = "\nimport sys; print(sys.path, [name for name in ('click', 'rich', 'psutil') if name in sys.modules])\n"
-    script.write_text((PROGRAMS / "plain_loop.py").read_text() + told)
+    prints = "\nimport sys; print(sys.path, [name for name in ('click', 'rich', 'psutil') if name in sys.modules])\n"
+    script.write_text((PROGRAMS / "plain_loop.py").read_text() + prints)
     command = [python, str(script)]
     alone = bare(command, tmp_path, PYTHONPATH=str(PROGRAMS))
     ran = profile(command, tmp_path, "--full", PYTHONPATH=str(PROGRAMS))
@@ -62,7 +62,7 @@ def test_an_interpreter_without_hotlap_is_entered(python, tmp_path):
     assert {loader["role"] for loader in ran.observation["loaders"]} == {"train"}
 
 
-def test_and_trained_in_with_what_applies(python, tmp_path):
+def test_run_applies_optimisations_in_an_interpreter_without_hotlap(python, tmp_path):
     command = [python, str(PROGRAMS / "plain_loop.py")]
     alone = bare(command, tmp_path, PYTHONPATH=str(PROGRAMS))
     whole = [*HOTLAP, "run", "--plan", "safe", "--at-once", "--run-dir", str(tmp_path / "kept"), *command]
@@ -74,7 +74,7 @@ def test_and_trained_in_with_what_applies(python, tmp_path):
     assert "failed" not in ran.stderr
 
 
-def test_and_tried_in_for_a_tune(python, tmp_path, monkeypatch):
+def test_tune_runs_trials_in_an_interpreter_without_hotlap(python, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(PROGRAMS))
     runner = LocalRunner((python, str(PROGRAMS / "plain_loop.py")), tmp_path / "kept", 4.0)
@@ -82,4 +82,4 @@ def test_and_tried_in_for_a_tune(python, tmp_path, monkeypatch):
     tried = runner.run(Spec(number=0, arm="new", choices=choices, seed_shift=0, steps=20, least=10, seconds=60.0))
 
     assert tried.ended == "measured", tried.why
-    assert [one.name for one in tried.outcomes] == ["fused-optimizer"]
+    assert [outcome.name for outcome in tried.outcomes] == ["fused-optimizer"]

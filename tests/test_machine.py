@@ -29,7 +29,7 @@ def test_cores_are_limited_by_the_control_group(version, quota, expected, tmp_pa
     assert usable_cores(tmp_path) == expected
 
 
-def test_without_control_groups_it_is_the_cores_bound_to(tmp_path, monkeypatch):
+def test_without_control_groups_the_cores_are_those_the_process_is_bound_to(tmp_path, monkeypatch):
     monkeypatch.setattr("hotlap.machine.bound_cores", lambda: 5)
     assert usable_cores(tmp_path) == 5
 
@@ -57,7 +57,7 @@ def test_memory_is_limited_by_the_control_group(limit, used, tmp_path):
 
 
 @pytest.mark.parametrize("none", ["max", str(2**63 - 4096), "unreadable"])
-def test_without_a_limit_it_is_the_machine_s(none, tmp_path):
+def test_without_a_limit_memory_is_that_of_the_machine(none, tmp_path):
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.max").write_text(none)
@@ -67,6 +67,6 @@ def test_without_a_limit_it_is_the_machine_s(none, tmp_path):
     assert total_bytes(tmp_path) == total_bytes()
 
 
-def test_this_process_holds_less_than_there_is():
+def test_this_process_holds_less_than_the_total():
     assert 0 < held_bytes().resident < total_bytes()
     assert 0 < free_bytes() <= total_bytes()

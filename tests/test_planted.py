@@ -29,7 +29,7 @@ def line_of(mark):
         ("rest", "rest", "rest", "unknown"),
     ],
 )
-def test_a_slow_place_is_the_first_finding_with_its_line(fault, phase, code, verdict, tmp_path):
+def test_a_planted_fault_is_the_first_finding_with_its_line(fault, phase, code, verdict, tmp_path):
     ran = profile(endless("--fault", fault), tmp_path, *QUICK)
 
     assert ran.code == 0, ran.stderr
@@ -59,7 +59,7 @@ def test_a_program_without_syncs_shows_none(traced_run):
     assert traced_run.observation["syncs"] == []
 
 
-def test_a_users_span_is_a_share_of_its_own(tmp_path):
+def test_a_user_span_has_a_share_of_its_own(tmp_path):
     ran = profile(endless("--fault", "span"), tmp_path, *QUICK)
 
     seen = ran.observation
@@ -70,7 +70,7 @@ def test_a_users_span_is_a_share_of_its_own(tmp_path):
     assert span["ms_per_step"] >= 10
 
 
-def test_evaluation_is_a_share_of_its_own_and_its_loader_is_not_the_training_one(tmp_path):
+def test_evaluation_has_a_share_of_its_own_and_its_loader_is_not_taken_for_training(tmp_path):
     ran = profile(endless("--fault", "evaluation", "--epoch", "16"), tmp_path, *QUICK)
 
     seen = ran.observation

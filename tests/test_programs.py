@@ -42,7 +42,7 @@ LONGEST = ("own processes by spawn",)  # spawned processes are entered in test_r
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.thorough) if kind in LONGEST else kind for kind in KINDS]
 )
-def test_program_is_seen_right_and_runs_as_without_us(kind, tmp_path, tmp_path_factory):
+def test_a_program_is_observed_correctly_and_runs_as_without_hotlap(kind, tmp_path, tmp_path_factory):
     command, steps = KINDS[kind]
     expected = alone(tmp_path_factory, command)
     as_typed = warmed(command) if kind in ENTERED_AS_THE_PLAIN_LOOP else command

@@ -47,7 +47,7 @@ def outcomes(ran: Ran) -> list[dict]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rounding_stays_rounding_and_the_rest_is_as_without_us(kind, tmp_path, alone):
+def test_a_rounding_entry_changes_losses_only_by_rounding_and_nothing_else(kind, tmp_path, alone):
     expected = alone(KINDS[kind])
     command = KINDS[kind] if kind in ("a plain loop", "torchrun") else warmed(KINDS[kind])
     ran = run(command, tmp_path, *FUSED)
@@ -57,11 +57,11 @@ def test_rounding_stays_rounding_and_the_rest_is_as_without_us(kind, tmp_path, a
     assert len(losses) == 24
     assert losses == pytest.approx(printed_losses(expected.stdout), rel=1e-4)
     assert _without_losses(ran.stdout) == _without_losses(expected.stdout)
-    became = {"HF Trainer": "no effect"}.get(kind, "applied")  # its optimizer is fused already
-    assert [line.split(" (")[0] for line in said(ran)] == [f"hotlap: {became}: fused-optimizer"]
+    status = {"HF Trainer": "no effect"}.get(kind, "applied")  # its optimizer is fused already
+    assert [line.split(" (")[0] for line in said(ran)] == [f"hotlap: {status}: fused-optimizer"]
     processes = outcomes(ran)
     assert len(processes) == (2 if kind == "torchrun" else 1)
-    assert {one["status"] for process in processes for one in process["outcomes"]} == {became}
+    assert {outcome["status"] for process in processes for outcome in process["outcomes"]} == {status}
 
 
 def _without_losses(stdout: str) -> list[str]:
@@ -69,7 +69,7 @@ def _without_losses(stdout: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_plan_safe_prints_the_very_same(kind, tmp_path, alone):
+def test_the_safe_plan_does_not_change_the_output(kind, tmp_path, alone):
     expected = alone(KINDS[kind])
     command = KINDS[kind] if kind == "torchrun" else warmed(KINDS[kind])
     ran = run(command, tmp_path, "--plan", "safe", "--at-once")
@@ -81,21 +81,21 @@ def test_the_plan_safe_prints_the_very_same(kind, tmp_path, alone):
     assert "Traceback" not in ran.stderr
 
 
-def test_quiet_says_nothing(tmp_path, alone):
+def test_quiet_prints_nothing(tmp_path, alone):
     ran = run(warmed(python("no_loader.py")), tmp_path, *FUSED, "--quiet")
 
     assert ran.stderr == alone(python("no_loader.py")).stderr == ""
     assert outcomes(ran)[0]["outcomes"][0]["status"] == "applied"
 
 
-def test_what_has_no_effect_says_why(tmp_path, alone):
+def test_an_entry_without_effect_says_why(tmp_path, alone):
     ran = run(warmed(python("iterable.py")), tmp_path, *FUSED)
 
     assert said(ran) == ["hotlap: no effect: fused-optimizer (RMSprop: has no fused form)"]
     assert ran.stdout == alone(python("iterable.py")).stdout
 
 
-def test_a_program_that_fails_keeps_its_traceback_and_code(tmp_path):
+def test_a_failing_program_keeps_its_traceback_and_exit_code(tmp_path):
     script = tmp_path / "fails.py"
     text = (PROGRAMS / "plain_loop.py").read_text()
     script.write_text(text.replace("        say(step, loss)", "        if step == 8: raise ValueError('of mine')"))
@@ -106,7 +106,7 @@ def test_a_program_that_fails_keeps_its_traceback_and_code(tmp_path):
     assert [line for line in ran.stderr.splitlines() if line not in said(ran)] == alone.stderr.splitlines()
 
 
-def test_an_error_inside_a_patched_call_shows_the_user_s_frames_only(tmp_path, alone):
+def test_an_error_inside_a_patched_call_shows_only_the_users_frames(tmp_path, alone):
     expected = alone(python("broken_dataset.py"))
     ran = run(python("broken_dataset.py"), tmp_path, "--plan", "safe")
 
@@ -116,20 +116,20 @@ def test_an_error_inside_a_patched_call_shows_the_user_s_frames_only(tmp_path, a
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
-def test_a_program_whose_stream_is_closed_starts_and_ends_as_by_itself(closed, tmp_path):
+def test_a_program_with_a_closed_stream_runs_as_without_hotlap(closed, tmp_path):
     command = [sys.executable, "-c", "import sys; sys.exit(4)"]
     words = shlex.join([sys.executable, "-m", "hotlap", "run", "--run-dir", str(tmp_path), *command])
     ran = subprocess.run(f"{words} {closed}", shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 4, ran.stderr
 
 
-def test_an_exit_code_of_the_program_passes_through(tmp_path):
+def test_the_exit_code_of_the_program_passes_through(tmp_path):
     (tmp_path / "exits.py").write_text("import torch, sys; sys.exit(7)")
     assert run(warmed([sys.executable, "exits.py"]), tmp_path, *FUSED).code == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_the_program_which_ends_as_it_does_by_itself(number, tmp_path):
+def test_a_signal_reaches_the_program_and_ends_it_as_without_hotlap(number, tmp_path):
     out = tmp_path / "finally.txt"
     command = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *FUSED, *python("endless.py", "--out", str(out))]
     process = subprocess.Popen(
@@ -156,7 +156,7 @@ def test_a_command_that_is_not_python_runs(tmp_path):
     assert (ran.code, ran.stdout, ran.stderr) == (0, "hello\n", "")
 
 
-def test_a_python_that_leaves_us_out_is_told_so_before_it_begins(tmp_path):
+def test_reports_a_python_option_that_keeps_hotlap_out(tmp_path):
     ran = run([sys.executable, "-I", "-c", "print(2.0)"], tmp_path, *FUSED)
 
     assert (ran.code, ran.stdout) == (0, "2.0\n")
@@ -173,21 +173,21 @@ def test_hotlap_off_is_inert(tmp_path, alone):
 
 
 @pytest.mark.parametrize("text", ["import torch; print(torch.ones(2).sum().item())", "print(2.0)"])
-def test_a_program_that_does_not_train_is_told_so_in_one_line(text, tmp_path):
+def test_reports_a_program_that_does_not_train_in_one_line(text, tmp_path):
     (tmp_path / "counts.py").write_text(text)
     ran = run([sys.executable, "counts.py"], tmp_path, "--plan", "fast")
 
     assert (ran.code, ran.stdout) == (0, "2.0\n")
-    assert ran.stderr == "hotlap: no optimizer step was seen; nothing is known of what was applied\n"
+    assert ran.stderr == "hotlap: no optimizer step was seen, so it is not known what was applied\n"
 
 
-def test_quiet_is_quiet_about_a_program_that_does_not_train(tmp_path):
+def test_quiet_does_not_report_a_program_that_does_not_train(tmp_path):
     ran = run([sys.executable, "-c", "print(2.0)"], tmp_path, "--quiet")
 
     assert (ran.code, ran.stdout, ran.stderr) == (0, "2.0\n", "")
 
 
-def test_torch_too_old_runs_without_us(tmp_path):
+def test_a_program_with_an_old_torch_runs_without_hotlap(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.1.0'\n")
     (tmp_path / "train.py").write_text("import torch\nprint('trained')\n")
@@ -200,7 +200,7 @@ def test_torch_too_old_runs_without_us(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(method, tmp_path, alone):
+def test_workers_and_child_processes_print_what_they_print_without_hotlap(method, tmp_path, alone):
     ran = run(python("own_processes.py", method), tmp_path, "--plan", "safe")
 
     assert ran.code == 0, ran.stderr
@@ -214,7 +214,7 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
         (["--without", "fused"], 2, "did you mean"),
         (["--with", "gc-pauses=0"], 2, "not a whole number from 1 to"),
         (["--with", "fused-optimizer=1"], 2, "it takes no value"),
-        (["--with", "C106", "--with", "fused-optimizer"], 2, "asked for twice"),
+        (["--with", "C106", "--with", "fused-optimizer"], 2, "requested twice"),
         (["--with", "C106", "--without", "C106"], 2, "both in --with and in --without"),
         (["--plan", "safe", "--plan", "fast"], 2, "--plan is given 2 times"),
         (["--plan", "missing.json"], 79, "cannot read the plan: missing.json cannot be read (No such file"),
@@ -222,12 +222,12 @@ def test_workers_and_own_processes_are_left_alone_or_entered_as_they_should(meth
         (["--plan", ""], 79, "--plan is empty"),
         (["--with", ""], 2, "no optimisation is called ''"),
         (["--nosuch"], 2, "no such option: --nosuch"),
-        (["--plan", "unknown.json"], 79, "names warp-drive, which this hotlap does not have"),
+        (["--plan", "unknown.json"], 79, "names warp-drive, which this version of hotlap does not have"),
         (["--plan", "value.json"], 79, "not a whole number"),
         (["--with", "tf32"], 67, "tf32 needs a GPU"),
     ],
 )
-def test_bad_input_is_one_line_and_the_command_is_not_started(options, code, says, tmp_path):
+def test_bad_input_gets_one_line_and_the_command_is_not_started(options, code, says, tmp_path):
     (tmp_path / "unknown.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "warp-drive"}]}')
     (tmp_path / "value.json").write_text('{"schema": 1, "title": "", "choices": [{"name": "gc-pauses", "value": "x"}]}')
     marker = tmp_path / "started"
@@ -249,11 +249,11 @@ def test_bad_input_is_one_line_and_the_command_is_not_started(options, code, say
         (".", "is a folder, not a file"),
         ("link.json", "is a link to other.json"),
         ("corrupt.json", "is not valid JSON"),
-        ("newer.json", "schema 99, this hotlap reads up to"),
+        ("newer.json", "schema 99, but this hotlap reads up to"),
         ("other.json", "it has no 'schema'"),
     ],
 )
-def test_the_training_starts_without_a_plan_that_is_none(plan, says, tmp_path):
+def test_the_training_starts_without_an_unusable_plan(plan, says, tmp_path):
     (tmp_path / "corrupt.json").write_text('{"schema": 1, "tit')
     (tmp_path / "newer.json").write_text('{"schema": 99}')
     (tmp_path / "other.json").write_text('{"version": 99}')
@@ -263,7 +263,7 @@ def test_the_training_starts_without_a_plan_that_is_none(plan, says, tmp_path):
     assert (ran.code, ran.stdout) == (0, "trains\n"), ran.stderr
     assert ran.stderr.count("\n") == 1
     assert says in ran.stderr
-    assert "going on without it, with --risk exact" in ran.stderr
+    assert "continuing without it, with --risk exact" in ran.stderr
 
 
 def test_exit_codes_are_documented():
@@ -282,7 +282,7 @@ def test_no_command_is_a_usage_error(tmp_path):
 
 
 @pytest.mark.parametrize(("command", "code"), [(["pythn", "train.py"], 127), (["./data"], 126)])
-def test_a_command_that_cannot_be_started_is_said(command, code, tmp_path):
+def test_reports_a_command_that_cannot_be_started(command, code, tmp_path):
     (tmp_path / "data").write_text("no program")
     ran = run(command, tmp_path)
     assert ran.code == code
@@ -317,20 +317,20 @@ def proven_plan(tmp_path, monkeypatch):
     return put
 
 
-def test_the_plan_proven_for_a_command_is_used_without_being_named(proven_plan, tmp_path):
+def test_the_proven_plan_of_a_command_is_used_automatically(proven_plan, tmp_path):
     command = python("no_loader.py")
     proven_plan(command)
     ran = run(command, tmp_path)
     assert [line.split(" (")[0] for line in said(ran)] == ["hotlap: applied: fused-optimizer"]
 
 
-def test_a_plan_that_was_changed_by_hand_is_not_applied_by_itself(proven_plan, tmp_path, alone):
+def test_a_plan_edited_by_hand_is_not_applied_automatically(proven_plan, tmp_path, alone):
     program = python("no_loader.py")
     command = warmed(program)
     path = proven_plan(command)
     path.write_text(path.read_text().replace('"asked": false', '"asked": true'))
     ran = run(command, tmp_path)
-    assert "was not proven by a tune of yours" in said(ran)[0]
+    assert "was not proven by your own hotlap tune" in said(ran)[0]
     assert "applied: fused-optimizer" not in ran.stderr
     assert ran.stdout == alone(program).stdout
 

@@ -15,10 +15,10 @@ from harness import HOTLAP, environment
 
 VERBS = {"run": ["run"], "profile": ["profile", "--full", "--no-ceiling", "--quiet"]}
 PASSED_ON = [
-    one
-    for one in signal.valid_signals()
-    if one not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
-    and one not in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGPIPE)
+    number
+    for number in signal.valid_signals()
+    if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
+    and number not in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGPIPE)
 ]
 LISTENS = """
 import signal, sys, time
@@ -45,7 +45,7 @@ def started(verb, tmp_path, code, *arguments, **more):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_signal_that_can_be_caught_reaches_the_command_once(verb, tmp_path):
-    numbers = [str(int(one)) for one in sorted(PASSED_ON)]
+    numbers = [str(int(number)) for number in sorted(PASSED_ON)]
     process = started(verb, tmp_path, LISTENS, *numbers)
     assert process.stdout.readline() == "ready\n"
     for number in numbers:
@@ -66,7 +66,7 @@ def test_death_by_a_signal_looks_the_same(verb, number, tmp_path):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_command_is_ended_by_what_is_sent_to_hotlap(verb, tmp_path):
+def test_a_signal_sent_to_hotlap_ends_the_command(verb, tmp_path):
     process = started(verb, tmp_path, "import time; print('ready', flush=True); time.sleep(60)")
     assert process.stdout.readline() == "ready\n"
     process.terminate()
@@ -120,7 +120,7 @@ def read_until(terminal, text):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_job_control_and_keys_work_as_without_us(verb, tmp_path):
+def test_job_control_and_keys_work_as_without_hotlap(verb, tmp_path):
     code = (
         "import signal, time\n"
         "signal.signal(signal.SIGQUIT, lambda *_: print('quit', flush=True))\n"
@@ -128,8 +128,8 @@ def test_job_control_and_keys_work_as_without_us(verb, tmp_path):
         "print('ready', flush=True)\n"
         "while True: time.sleep(0.05)\n"
     )
-    kept = str(tmp_path / "kept")
-    terminal = in_a_terminal([*HOTLAP, *VERBS[verb], "--run-dir", kept, sys.executable, "-c", code], tmp_path)
+    folder = str(tmp_path / "kept")
+    terminal = in_a_terminal([*HOTLAP, *VERBS[verb], "--run-dir", folder, sys.executable, "-c", code], tmp_path)
     read_until(terminal, b"ready")
     os.write(terminal, b"\x1c")  # Ctrl-\
     assert read_until(terminal, b"quit").count(b"quit") == 1
@@ -144,7 +144,7 @@ def test_job_control_and_keys_work_as_without_us(verb, tmp_path):
     os.close(terminal)
 
 
-def test_a_command_that_was_stopped_by_itself_stops_us_and_goes_on_with_us(tmp_path):
+def test_hotlap_stops_and_continues_with_a_command_that_stops_itself(tmp_path):
     code = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print('on')"
     process = started("profile", tmp_path, code)
     _, status = os.waitpid(process.pid, os.WUNTRACED)

@@ -114,7 +114,7 @@ def make(root: Path, *names: str) -> None:
         (root / "runs" / name).mkdir(parents=True)
 
 
-def test_a_run_is_found_by_id_by_its_start_by_path_or_as_the_newest(tmp_path):
+def test_a_run_is_found_by_id_by_prefix_by_path_or_as_the_newest(tmp_path):
     make(tmp_path, "20260101-120000-train", "20260102-120000-train", "20260103-120000-other")
     assert find("20260102-120000-train", tmp_path).id == "20260102-120000-train"
     assert find("20260101", tmp_path).id == "20260101-120000-train"
@@ -128,19 +128,19 @@ def test_an_exact_id_wins_over_longer_ones_that_begin_with_it(tmp_path):
     assert find("20260101-120000-train", tmp_path).id == "20260101-120000-train"
 
 
-def test_of_many_runs_in_one_second_the_last_is_the_newest(tmp_path):
+def test_the_last_of_many_runs_in_one_second_is_the_newest(tmp_path):
     made = [create(COMMAND, tmp_path) for _ in range(12)]
     same_second = [run for run in made if run.id.startswith(made[-1].id[:15])]
     assert find(None, tmp_path).id == same_second[-1].id
 
 
-def test_stray_files_are_no_runs(tmp_path):
+def test_stray_files_are_not_taken_for_runs(tmp_path):
     make(tmp_path, "20260101-120000-train")
     (tmp_path / "runs" / "99999999-note.txt").write_text("x")
     assert find(None, tmp_path).id == "20260101-120000-train"
 
 
-def test_a_folder_of_the_project_that_is_no_run_is_not_taken_for_one(tmp_path, monkeypatch):
+def test_a_folder_of_the_project_is_not_taken_for_a_run(tmp_path, monkeypatch):
     """`hotlap show 2026` next to a folder named 2026."""
     make(tmp_path, "20260101-120000-train")
     (tmp_path / "2026").mkdir()
@@ -148,7 +148,7 @@ def test_a_folder_of_the_project_that_is_no_run_is_not_taken_for_one(tmp_path, m
     assert find("2026", tmp_path).id == "20260101-120000-train"
 
 
-def test_no_run_is_said_with_what_to_type(tmp_path):
+def test_a_missing_run_is_reported_with_the_command_to_type(tmp_path):
     with pytest.raises(RunNotFound, match=r"hotlap profile python train\.py"):
         find(None, tmp_path)
     make(tmp_path, "20260101-120000-train")
@@ -156,26 +156,26 @@ def test_no_run_is_said_with_what_to_type(tmp_path):
         find("2031", tmp_path)
 
 
-def test_a_run_that_kept_no_record_says_so(tmp_path):
+def test_a_run_without_the_record_says_so(tmp_path):
     run = create(COMMAND, tmp_path)
-    with pytest.raises(RunNotFound, match="kept no diagnosis"):
+    with pytest.raises(RunNotFound, match="saved no diagnosis"):
         run.diagnosis()
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00"])
-def test_a_damaged_record_is_refused_by_name(tmp_path, content):
+def test_rejects_a_damaged_record_by_name(tmp_path, content):
     run = create(COMMAND, tmp_path)
     (run.folder / "observation.json").write_bytes(content)
     with pytest.raises(RecordUnreadable, match=r"observation\.json"):
         run.observation()
 
 
-def test_a_place_that_cannot_be_written_is_said_with_the_flag_to_use(unwritable):
+def test_an_unwritable_folder_is_reported_with_the_flag_to_use(unwritable):
     with pytest.raises(RunFolderUnwritable, match=r"taken is not a folder; .*--run-dir"):
         create(COMMAND, unwritable)
 
 
-def test_a_run_folder_that_vanished_is_said_too(tmp_path):
+def test_reports_a_run_folder_that_vanished(tmp_path):
     run = create(COMMAND, tmp_path)
     run.folder.rmdir()
     with pytest.raises(RunFolderUnwritable, match="--run-dir"):
@@ -202,11 +202,11 @@ def test_each_project_has_a_folder_of_its_own_outside_of_it(state, tmp_path, mon
         homes.append(home())
         assert list((tmp_path / name).iterdir()) == []
     assert len(set(homes)) == 3
-    assert [one.parent for one in homes] == [state] * 3
-    assert [one.name.rpartition("-")[0] for one in homes] == ["same", "same", "with-space"]
+    assert [home.parent for home in homes] == [state] * 3
+    assert [home.name.rpartition("-")[0] for home in homes] == ["same", "same", "with-space"]
 
 
-def test_a_project_is_the_same_by_whatever_link_it_is_entered(state, tmp_path, monkeypatch):
+def test_a_project_is_the_same_through_any_link(state, tmp_path, monkeypatch):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path / "real")
@@ -215,13 +215,13 @@ def test_a_project_is_the_same_by_whatever_link_it_is_entered(state, tmp_path, m
     assert home() == real
 
 
-def test_the_environment_says_otherwise(state, monkeypatch):
+def test_the_environment_overrides_the_folder(state, monkeypatch):
     monkeypatch.setenv("HOTLAP_DIR", "/elsewhere")
     assert home() == Path("/elsewhere")
     assert store.root() == state, "the key never moves"
 
 
-def test_without_a_state_variable_it_is_in_the_home_and_a_relative_one_is_passed_over(state, tmp_path, monkeypatch):
+def test_the_folder_is_in_the_home_when_the_variable_is_unset_or_relative(state, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setattr(sys, "platform", "linux")
@@ -242,9 +242,9 @@ def test_files_and_folders_are_private_whatever_the_umask(umask, state):
         run.save("observation", observation())
     finally:
         os.umask(before)
-    kept = [state.parent, *state.parent.rglob("*")]
-    assert {path.stat().st_mode & 0o777 for path in kept if path.is_dir()} == {0o700}
-    assert {path.stat().st_mode & 0o777 for path in kept if path.is_file()} == {0o600}
+    paths = [state.parent, *state.parent.rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in paths if path.is_dir()} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in paths if path.is_file()} == {0o600}
 
 
 def in_its_place(path: Path, kind: str) -> None:
@@ -263,14 +263,14 @@ def in_its_place(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "file", "open to all"])
 @pytest.mark.parametrize("which", ["root", "project", "runs"])
-def test_a_folder_that_others_could_reach_into_is_refused(kind, which, state):
+def test_rejects_a_folder_that_others_can_write_to(kind, which, state):
     in_its_place({"root": state, "project": home(), "runs": home() / "runs"}[which], kind)
     with pytest.raises(RunFolderUnwritable, match="--run-dir DIR") as refused:
         create(COMMAND)
     assert "\n" not in str(refused.value)
 
 
-def test_a_folder_of_another_user_is_refused(state, monkeypatch):
+def test_rejects_a_folder_of_another_user(state, monkeypatch):
     create(COMMAND)
     monkeypatch.setattr(os, "getuid", lambda: 4321)
     monkeypatch.setattr(private, "ROOT", 4322)  # the tests may be run by root, whose folders are nobody else's
@@ -278,7 +278,7 @@ def test_a_folder_of_another_user_is_refused(state, monkeypatch):
         create(COMMAND)
 
 
-def test_without_a_home_there_is_a_private_folder_among_the_temporary_files(state, tmp_path, monkeypatch):
+def test_without_a_home_a_private_temporary_folder_is_used(state, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = store.temporary_root()
     assert folder == tmp_path / f"hotlap-{os.getuid()}"
@@ -292,7 +292,7 @@ def test_without_a_home_there_is_a_private_folder_among_the_temporary_files(stat
     assert other != folder
 
 
-def test_a_record_that_is_a_pipe_is_not_waited_for(state):
+def test_does_not_wait_for_a_record_that_is_a_pipe(state):
     run = create(COMMAND)
     os.mkfifo(run.folder / "observation.json")
     with pytest.raises(RecordUnreadable, match="is a pipe, not a file"):

@@ -53,23 +53,23 @@ def said(ran: Ran) -> list[str]:
 # Where a run is kept
 
 
-def test_nothing_appears_in_the_working_directory_and_one_line_tells_where_it_is(project, root):
+def test_the_run_is_saved_outside_the_working_directory_and_one_line_says_where(project, root):
     ran = run(TRAINED, project, umask=0)
 
     assert (ran.code, ran.stdout) == (0, "trained\n")
     assert list(project.iterdir()) == []
     (home,) = root.iterdir()
-    assert said(ran) == [f"hotlap: kept in {home}"]
+    assert said(ran) == [f"hotlap: saving this run in {home}"]
     assert {path.stat().st_mode & 0o777 for path in root.rglob("*") if path.is_dir()} == {0o700}
     assert {path.stat().st_mode & 0o777 for path in root.rglob("*") if path.is_file()} == {0o600}
 
 
 @pytest.mark.parametrize(
     ("variable", "kind"),
-    [(one, kind) for one in ("XDG_STATE_HOME", "HOTLAP_DIR") for kind in ("file", "link")]
+    [(variable, kind) for variable in ("XDG_STATE_HOME", "HOTLAP_DIR") for kind in ("file", "link")]
     + [("XDG_STATE_HOME", kind) for kind in ("pipe", "dangling link", "open to all")],
 )
-def test_a_state_folder_that_cannot_be_used_costs_one_line(kind, variable, project, root):
+def test_an_unusable_state_folder_costs_one_line(kind, variable, project, root):
     place = root if variable == "XDG_STATE_HOME" else project.parent / "named"
     if kind == "file":
         place.write_text("a file")
@@ -86,10 +86,10 @@ def test_a_state_folder_that_cannot_be_used_costs_one_line(kind, variable, proje
     assert (ran.code, ran.stdout) == (0, "trained\n")
     (line,) = said(ran)
     assert str(place) in line
-    assert f"; this run is kept in {project.parent / 'tmp' / f'hotlap-{os.getuid()}'}/project-" in line
+    assert f"; saving this run in {project.parent / 'tmp' / f'hotlap-{os.getuid()}'}/project-" in line
 
 
-def test_where_nothing_at_all_can_be_written_the_command_runs_as_it_is(project, root, monkeypatch, capfd):
+def test_the_command_runs_unchanged_where_nothing_can_be_written(project, root, monkeypatch, capfd):
     """As in a container whose file system is read-only."""
 
     def read_only(*_):
@@ -103,11 +103,11 @@ def test_where_nothing_at_all_can_be_written_the_command_runs_as_it_is(project, 
         hotlap.cli.main()
     assert ended.value.code == 7
     assert started == [tuple(TRAINED)]
-    line = "hotlap: cannot write / (Read-only file system); the command runs as it is, and nothing is applied\n"
+    line = "hotlap: cannot write / (Read-only file system); nothing is applied, and the command runs unchanged\n"
     assert capfd.readouterr().err == line
 
 
-def test_a_command_whose_record_is_its_purpose_is_refused_in_one_line(project, root):
+def test_profile_and_tune_refuse_to_run_without_a_writable_folder(project, root):
     root.write_text("a file")
     env = environment(XDG_STATE_HOME=str(root.parent))
     for verb in ("profile", "tune"):
@@ -122,39 +122,39 @@ def test_a_command_whose_record_is_its_purpose_is_refused_in_one_line(project, r
 PLAN = {"schema": 1, "title": "mine", "proven": None, "choices": [{"name": "autocast", "value": None, "asked": True}]}
 
 
-def test_a_plan_of_the_repository_is_not_looked_at(project):
-    kept = project / ".hotlap"
-    place = saved_plan.place(kept, TRAINED)
+def test_a_plan_inside_the_repository_is_ignored(project):
+    folder = project / ".hotlap"
+    place = saved_plan.place(folder, TRAINED)
     place.parent.mkdir(parents=True)
     place.write_text(json.dumps(PLAN))
     (line,) = said(run(TRAINED, project))
-    assert line.startswith("hotlap: kept in")
+    assert line.startswith("hotlap: saving this run in")
 
 
 @pytest.mark.parametrize("way", [("--run-dir", ".hotlap"), ()])
-def test_a_plan_of_the_repository_is_refused_where_the_user_keeps_runs_there(way, project, monkeypatch):
+def test_an_unsigned_plan_in_a_run_folder_inside_the_repository_is_not_applied(way, project, monkeypatch):
     monkeypatch.chdir(project)
     place = saved_plan.place(project / ".hotlap", TRAINED)
     place.parent.mkdir(parents=True)
     place.write_text(json.dumps(PLAN))
     (line,) = said(run(TRAINED, project, *way, **({} if way else {"HOTLAP_DIR": ".hotlap"})))
-    assert "was not proven by a tune of yours; running with the plan 'safe' instead" in line
+    assert "was not proven by your own hotlap tune; running with the plan 'safe' instead" in line
 
 
 @pytest.mark.parametrize(("risk", "left_out"), [((), 2), (("--risk", "rounding"), 2), (("--risk", "numeric"), 1)])
-def test_each_entry_that_a_named_file_may_not_turn_on_is_said_with_what_to_type(risk, left_out, project):
+def test_reports_each_entry_that_a_plan_file_may_not_turn_on(risk, left_out, project):
     choices = [{"name": name, "value": None, "asked": True} for name in ("autocast", "resident-data", "compile")]
     (project / "plan.json").write_text(json.dumps({**PLAN, "choices": choices}))
     ran = run(TRAINED, project, "--plan", "plan.json", *risk)
 
     lines = [line for line in said(ran) if "left out" in line]
     assert len(lines) == left_out
-    assert any(line.endswith("no file can turn it on; ask for it: --with compile") for line in lines)
+    assert any(line.endswith("a plan file cannot turn it on; request it: --with compile") for line in lines)
     (home,) = (project.parent / "state" / "hotlap").glob("project-*")
-    (kept,) = home.glob("runs/*/plan.json")
-    applied = json.loads(kept.read_text())["choices"]
-    assert {one["name"] for one in applied} == {"resident-data", *["autocast"] * (left_out == 1)}
-    assert not any(one["asked"] for one in applied)
+    (plan,) = home.glob("runs/*/plan.json")
+    applied = json.loads(plan.read_text())["choices"]
+    assert {choice["name"] for choice in applied} == {"resident-data", *["autocast"] * (left_out == 1)}
+    assert not any(choice["asked"] for choice in applied)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_each_entry_that_a_named_file_may_not_turn_on_is_said_with_what_to_type(
 )
 def test_the_risk_decides_what_is_applied(options, has, has_not, project, root):
     run(TRAINED, project, *options)
-    (kept,) = root.glob("*/runs/*/plan.json")
-    names = [one["name"] for one in json.loads(kept.read_text())["choices"]]
+    (plan,) = root.glob("*/runs/*/plan.json")
+    names = [choice["name"] for choice in json.loads(plan.read_text())["choices"]]
     assert has in names
     assert has_not not in names
 
@@ -176,7 +176,7 @@ def test_the_risk_decides_what_is_applied(options, has, has_not, project, root):
 # Names reach a terminal spelled out
 
 
-def test_what_a_terminal_would_obey_or_hide_is_spelled_out():
+def test_control_characters_are_spelled_out():
     assert visible("plain, 3.1× – ok") == "plain, 3.1× – ok"
     assert visible("a\x1b[31m\n\x9b\u202e\ud800") == "a\\x1b[31m\\n\\x9b\\u202e\\ud800"
     assert visible_lines("a\tb\n\x1b") == "a\tb\n\\x1b"
@@ -188,7 +188,7 @@ def harmless(text: str) -> bool:
     return OBEYED.search(text) is None and "\\x1b" in text
 
 
-def test_a_class_a_script_and_a_choice_named_to_fool_a_terminal(project):
+def test_hostile_names_of_a_class_a_script_and_a_choice_do_not_reach_the_terminal(project):
     script = project / "t\x1b[2J\nx.py"
     text = (PROGRAMS / "plain_loop.py").read_text()
     script.write_text(text.replace("step = 0\n", f"step = 0\nPoints.__name__ = Points.__qualname__ = {EVIL!r}\n"))
@@ -204,7 +204,7 @@ def test_a_class_a_script_and_a_choice_named_to_fool_a_terminal(project):
 
 @pytest.mark.parametrize("form", [(), ("--markdown",), ("--json",), ("--html", "--output", "-")])
 @pytest.mark.parametrize("verb", ["show", "report"])
-def test_a_record_edited_to_fool_a_terminal(verb, form, project, monkeypatch, capsys):
+def test_hostile_text_in_a_record_does_not_reach_the_terminal(verb, form, project, monkeypatch, capsys):
     if verb == "show" and "--html" in form:
         form = ()
     monkeypatch.chdir(project)
@@ -218,10 +218,10 @@ def test_a_record_edited_to_fool_a_terminal(verb, form, project, monkeypatch, ca
     monkeypatch.setattr(sys, "argv", ["hotlap", verb, *form])
     with pytest.raises(SystemExit) as ended:
         hotlap.cli.main()
-    said = capsys.readouterr()
-    assert (ended.value.code, said.err) == (0, "")
-    assert OBEYED.search(said.out) is None
-    assert "owned" in said.out
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.err) == (0, "")
+    assert OBEYED.search(printed.out) is None
+    assert "owned" in printed.out
 
 
 def _edited(record):
@@ -230,5 +230,5 @@ def _edited(record):
     evil["command"] = ["python", EVIL]
     evil["directory"] = EVIL
     evil["machine"] = {**record["machine"], "cpu": EVIL, "versions": {EVIL: EVIL}}
-    evil["loaders"] = [{**one, "dataset": EVIL} if "dataset" in one else one for one in record["loaders"]]
+    evil["loaders"] = [{**loader, "dataset": EVIL} if "dataset" in loader else loader for loader in record["loaders"]]
     return evil

@@ -53,9 +53,11 @@ def on_disk():
 def in_memory(request, monkeypatch):
     """Elsewhere records survive a tune without being written out, which takes most of the time."""
     if "on_disk" not in request.fixturenames:
-        kept = {}
-        monkeypatch.setattr(store.Run, "save", lambda run, name, one: kept.__setitem__((run.folder, name), one))
-        monkeypatch.setattr(store.Run, "load", lambda run, name, kind: kept[run.folder, name])
+        records = {}
+        monkeypatch.setattr(
+            store.Run, "save", lambda run, name, record: records.__setitem__((run.folder, name), record)
+        )
+        monkeypatch.setattr(store.Run, "load", lambda run, name, kind: records[run.folder, name])
 
 
 def names(choices) -> list[str]:
@@ -66,7 +68,7 @@ def trial_names(tuning: TuneRecord) -> list[str]:
     return [trial.name for trial in tuning.trials]
 
 
-def test_each_is_tried_alone_then_stacked_and_all_together_at_last(tmp_path):
+def test_each_candidate_is_tried_alone_then_stacked_and_finally_all_together(tmp_path):
     run = begun(tmp_path, *FOUND)
     done = go_on(run, ScriptedRunner(GAINS), tmp_path)
 
@@ -88,20 +90,20 @@ def test_each_is_tried_alone_then_stacked_and_all_together_at_last(tmp_path):
     assert done.tuning.speedup.stage == "final"
 
 
-def test_what_won_in_one_process_is_proven_as_one_in_fresh_ones(tmp_path):
+def test_winners_of_the_screening_are_proven_together_in_fresh_processes(tmp_path):
     """What was switched off there is not tried again; what cannot be switched is tried on top."""
     runner = ScriptedRunner(GAINS, screened=screened("resident-data", "fused-optimizer", off=("gc-pauses",)))
     done = go_on(begun(tmp_path, *FOUND), runner, tmp_path)
 
     assert trial_names(done.tuning)[:2] == ["noise", "screened-2"]
     assert not any("gc-pauses" in name for name in trial_names(done.tuning))
-    assert dict(done.tuning.not_tried)["gc-pauses"].startswith("while it trained, in one process: 0.90 times")
+    assert dict(done.tuning.not_tried)["gc-pauses"].startswith("screened while one process trained: 0.90 times")
     assert {"resident-data", "fused-optimizer"} <= set(names(done.tuning.kept))
     assert done.tuning.speedup.stage == "final"
     assert done.tuning.seconds > 7.0
 
 
-def test_nothing_is_proven_twice_where_only_the_one_process_has_picked_it(tmp_path):
+def test_a_plan_of_screening_winners_only_is_not_proven_twice(tmp_path):
     runner = ScriptedRunner(GAINS, screened=screened("resident-data", "fused-optimizer"))
     done = go_on(begun(tmp_path, FOUND[0], FOUND[2]), runner, tmp_path)
 
@@ -110,10 +112,10 @@ def test_nothing_is_proven_twice_where_only_the_one_process_has_picked_it(tmp_pa
     assert done.tuning.speedup.speed.ratio == pytest.approx(2.0 * 1.3, rel=0.02)
 
 
-def test_what_won_in_one_process_and_does_harm_is_tried_one_by_one(tmp_path):
+def test_screening_winners_that_do_harm_are_tried_one_by_one(tmp_path):
     def losses(choices, seed_shift, steps):
         found = falling_losses(choices, seed_shift, steps)
-        return tuple(one * 1.1 for one in found) if "fused-optimizer" in names(choices) else found
+        return tuple(loss * 1.1 for loss in found) if "fused-optimizer" in names(choices) else found
 
     runner = ScriptedRunner(GAINS, losses=losses, screened=screened("resident-data", "fused-optimizer"))
     done = go_on(begun(tmp_path, FOUND[0], FOUND[2]), runner, tmp_path)
@@ -121,7 +123,7 @@ def test_what_won_in_one_process_and_does_harm_is_tried_one_by_one(tmp_path):
     assert names(done.tuning.kept) == ["resident-data"]
 
 
-def test_a_tune_that_goes_on_does_not_screen_again(tmp_path):
+def test_a_resumed_tune_does_not_screen_again(tmp_path):
     run = begun(tmp_path, *FOUND)
     first = ScriptedRunner(GAINS, screened=screened("resident-data"))
     whole = go_on(run, first, tmp_path).tuning
@@ -148,7 +150,7 @@ def test_arms_alternate_in_fresh_processes_and_a_pair_shares_its_seeds(tmp_path)
     assert [(spec.arm, spec.seed_shift, spec.steps) for spec in runner.ran[-2:]] == [("base", 0, 400), ("new", 0, 400)]
 
 
-def test_the_baseline_runs_against_itself_even_where_nothing_can_be_tried(tmp_path):
+def test_the_baseline_runs_against_itself_even_without_candidates(tmp_path):
     runner = ScriptedRunner(GAINS)
     done = go_on(begun(tmp_path), runner, tmp_path)
 
@@ -158,7 +160,7 @@ def test_the_baseline_runs_against_itself_even_where_nothing_can_be_tried(tmp_pa
     assert done.tuning.speedup is None
 
 
-def test_the_plan_is_kept_where_run_finds_it(tmp_path, on_disk):
+def test_the_plan_is_saved_where_hotlap_run_finds_it(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
     done = go_on(run, ScriptedRunner(GAINS), tmp_path)
     plan, is_signed = read(saved_plan.place(tmp_path, COMMAND), store.root())
@@ -170,7 +172,7 @@ def test_the_plan_is_kept_where_run_finds_it(tmp_path, on_disk):
     assert run.load("plan", Plan) == plan
 
 
-def test_what_fails_on_top_of_the_others_is_peeled_off(tmp_path):
+def test_a_candidate_that_fails_on_top_of_the_others_is_left_out(tmp_path):
     """Two that are fast alone and slow together."""
 
     def step_seconds(choices):
@@ -196,7 +198,7 @@ def waiting_for_data(data_gain: float):
 
 
 @pytest.mark.parametrize(("data_gain", "kept"), [(40.0, ["resident-data", "gc-pauses"]), (1.2, ["resident-data"])])
-def test_what_showed_nothing_alone_is_tried_again_once_the_step_is_much_shorter(data_gain, kept, tmp_path):
+def test_a_candidate_without_gain_is_tried_again_once_the_step_is_much_shorter(data_gain, kept, tmp_path):
     found = (candidate("resident-data"), candidate("gc-pauses", most=0.1))
     runner = ScriptedRunner(waiting_for_data(data_gain), between_processes=0.0, between_blocks=0.0)
     done = go_on(begun(tmp_path, *found, minimum=1.05), runner, tmp_path)
@@ -207,13 +209,13 @@ def test_what_showed_nothing_alone_is_tried_again_once_the_step_is_much_shorter(
     assert ("stacked-2-gc-pauses" in decisions) == (len(kept) == 2)
 
 
-def test_what_was_refused_alone_is_tried_again_on_top_of_what_is_kept(tmp_path):
+def test_a_refused_candidate_is_tried_again_on_top_of_the_kept_ones(tmp_path):
     """CUDA graphs refuse to work beside forking workers; data on the device need none."""
 
     def outcomes(choices):
         alone = names(choices) == ["cuda-graphs"]
         status, why = ("refused", "workers fork") if alone else ("applied", "")
-        return tuple(Outcome(name=one.name, code="", status=status, why=why) for one in choices)
+        return tuple(Outcome(name=choice.name, code="", status=status, why=why) for choice in choices)
 
     found = (candidate("resident-data"), candidate("cuda-graphs", most=0.4))
     runner = ScriptedRunner(gains(resident_data=1.1, cuda_graphs=1.5), outcomes=outcomes)
@@ -225,10 +227,10 @@ def test_what_was_refused_alone_is_tried_again_on_top_of_what_is_kept(tmp_path):
     assert done.tuning.speedup.trial == "final-2"
 
 
-def test_what_harmed_alone_gets_no_second_chance(tmp_path):
+def test_a_harmful_candidate_gets_no_second_chance(tmp_path):
     def losses(choices, seed_shift, steps):
         good = falling_losses(choices, seed_shift, steps)
-        return tuple(one * 1.5 for one in good) if names(choices) == ["profiler-marks"] else good
+        return tuple(loss * 1.5 for loss in good) if names(choices) == ["profiler-marks"] else good
 
     done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, losses=losses), tmp_path)
 
@@ -236,9 +238,9 @@ def test_what_harmed_alone_gets_no_second_chance(tmp_path):
     assert "stacked-2-profiler-marks" not in trial_names(done.tuning)
 
 
-def test_a_stack_that_fails_at_last_loses_what_was_added_last(tmp_path):
-    def judging(trial, noise, asked, earlier):
-        verdict = one_rule_judge(trial, noise, asked)
+def test_a_stack_that_fails_in_the_final_trial_loses_its_last_entry(tmp_path):
+    def judging(trial, noise, request, earlier):
+        verdict = one_rule_judge(trial, noise, request)
         return replace(verdict, decision="reject") if trial.name == "final-3" else verdict
 
     done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS), tmp_path, judging=judging)
@@ -252,12 +254,12 @@ def late(name: str):
 
     def losses(choices, seed_shift, steps):
         good = falling_losses(choices, seed_shift, steps)
-        return good[:100] + tuple(1.5 * one for one in good[100:]) if name in names(choices) else good
+        return good[:100] + tuple(1.5 * loss for loss in good[100:]) if name in names(choices) else good
 
     return losses
 
 
-def test_what_does_harm_only_later_is_taken_out_and_the_rest_proven_again(tmp_path):
+def test_an_entry_that_does_harm_later_is_removed_and_the_rest_is_proven_again(tmp_path):
     done = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, losses=late("profiler-marks")), tmp_path)
 
     assert names(done.tuning.kept) == ["resident-data", "fused-optimizer"]
@@ -273,14 +275,14 @@ def test_what_does_harm_only_later_is_taken_out_and_the_rest_proven_again(tmp_pa
     assert (done.tuning.speedup.trial, done.tuning.lasting.trial) == ("final-2", "lasting-2")
     rows = {row.name: row for row in tune_rows.rows(done.tuning)}
     assert rows["profiler-marks"].state == "left out"
-    assert "not over the longer run" in rows["profiler-marks"].why
+    assert "over the longer run" in rows["profiler-marks"].why
 
 
-def test_where_the_fastest_does_harm_later_the_next_that_is_faster_alone_is_proven(tmp_path):
+def test_the_next_fastest_is_proven_when_the_fastest_does_harm_later(tmp_path):
     """Two that gain the same thing: the second adds nothing on top of the first."""
 
     def step_seconds(choices):
-        return 0.01 / max([1.0, *({"resident-data": 2.0, "profiler-marks": 1.9}[one.name] for one in choices)])
+        return 0.01 / max([1.0, *({"resident-data": 2.0, "profiler-marks": 1.9}[choice.name] for choice in choices)])
 
     runner = ScriptedRunner(step_seconds, losses=late("resident-data"))
     done = go_on(begun(tmp_path, *FOUND[:2]), runner, tmp_path)
@@ -289,14 +291,14 @@ def test_where_the_fastest_does_harm_later_the_next_that_is_faster_alone_is_prov
     assert (done.tuning.speedup.trial, done.tuning.lasting.trial) == ("final-1-again", "lasting-1-again")
 
 
-def test_nothing_is_kept_where_the_only_one_does_harm_later(tmp_path):
+def test_nothing_is_kept_when_the_only_candidate_does_harm_later(tmp_path):
     done = go_on(begun(tmp_path, FOUND[0]), ScriptedRunner(GAINS, losses=late("resident-data")), tmp_path)
 
     assert done.tuning.kept == ()
     assert done.tuning.speedup is None
 
 
-def test_a_budget_that_pays_for_a_part_of_the_last_stage_gets_that_part_and_it_is_said(tmp_path):
+def test_a_small_budget_shortens_the_last_stage_and_the_report_says_so(tmp_path):
     slow = observation(step_ms=(400.0,) * 20)
     runner = ScriptedRunner(lambda choices: 40 * GAINS(choices))
     done = go_on(begun(tmp_path, FOUND[0], seen=slow, budget=280.0), runner, tmp_path)
@@ -306,40 +308,39 @@ def test_a_budget_that_pays_for_a_part_of_the_last_stage_gets_that_part_and_it_i
     assert (done.tuning.lasting.stage, 60 <= steps < 400) == ("lasting", True)
     assert f"Anything after {steps} steps." in not_covered(done.tuning)
     assert not_covered(replace(done.tuning, lasting=None))[0] == (
-        "Anything after 40 steps: a longer run was not paid for; give a larger --budget."
+        "Anything after 40 steps: the budget did not cover a longer run; give a larger --budget."
     )
 
 
-def test_the_last_stage_is_an_epoch_or_ten_times_the_steps_and_the_whole_run_where_that_is_short():
+def test_the_last_stage_takes_an_epoch_ten_times_the_steps_or_the_whole_short_run():
     known = length(observation(), begun_asked(observation(), budget=3600.0, steps=40))
     for epoch, own, steps in ((None, None, 400), (300, None, 300), (5000, None, 400), (8, None, 120), (8, 390, 390)):
         assert replace(known, epoch=epoch, own=own).lasting(40) == steps
 
 
-def test_one_that_excludes_what_is_kept_is_not_stacked(tmp_path):
+def test_a_candidate_that_excludes_a_kept_one_is_not_stacked(tmp_path):
     found = [candidate("activation-checkpointing"), candidate("inplace-activations", most=0.4)]
     runner = ScriptedRunner(gains(activation_checkpointing=2.0, inplace_activations=1.5))
     done = go_on(begun(tmp_path, *found), runner, tmp_path)
 
     assert names(done.tuning.kept) == ["activation-checkpointing"]
-    assert ("inplace-activations", "faster alone, but it excludes activation-checkpointing, which gains more") in (
-        done.tuning.not_tried
-    )
+    why = "faster alone, but it cannot be combined with activation-checkpointing, which gains more"
+    assert ("inplace-activations", why) in done.tuning.not_tried
     assert done.tuning.speedup.trial == "final-1"
 
 
-def test_what_harms_the_training_is_not_kept_however_fast(tmp_path):
+def test_a_harmful_candidate_is_not_kept_however_fast(tmp_path):
     def losses(choices, seed_shift, steps):
         good = falling_losses(choices, seed_shift, steps)
-        return tuple(one * 1.5 for one in good) if "resident-data" in names(choices) else good
+        return tuple(loss * 1.5 for loss in good) if "resident-data" in names(choices) else good
 
     done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, losses=losses), tmp_path)
 
     assert names(done.tuning.kept) == ["profiler-marks"]
 
 
-@pytest.mark.parametrize("ended", [one for one in EndReason if one is not EndReason.MEASURED])
-def test_whatever_happens_to_a_process_is_recorded_and_rejected_and_the_next_is_tried(ended, tmp_path):
+@pytest.mark.parametrize("ended", [reason for reason in EndReason if reason is not EndReason.MEASURED])
+def test_a_process_that_breaks_is_recorded_and_rejected_and_the_next_candidate_is_tried(ended, tmp_path):
     def endings(spec):
         return (ended, "as scripted") if "resident-data" in names(spec.choices) else None
 
@@ -347,13 +348,13 @@ def test_whatever_happens_to_a_process_is_recorded_and_rejected_and_the_next_is_
     done = go_on(begun(tmp_path, *FOUND[:2]), runner, tmp_path)
     verdict = done.tuning.verdicts[1]
 
-    assert (verdict.decision, verdict.why) == ("reject", f"{ended.value}: as scripted")
+    assert (verdict.decision, verdict.why) == ("reject", f"{ended}: as scripted")
     assert sum("resident-data" in names(spec.choices) for spec in runner.ran) == 1, "it is not run again"
-    assert done.tuning.trials[1].samples[-1].ended == ended.value
+    assert done.tuning.trials[1].samples[-1].ended == ended
     assert names(done.tuning.kept) == ["profiler-marks"]
 
 
-def test_what_is_kept_and_then_fails_is_not_stacked_upon(tmp_path):
+def test_nothing_is_stacked_on_a_kept_candidate_that_then_fails(tmp_path):
     """The baseline of a stack is what is kept: when that fails, again and again, so does the stack."""
 
     def endings(spec):
@@ -363,13 +364,13 @@ def test_what_is_kept_and_then_fails_is_not_stacked_upon(tmp_path):
     done = go_on(begun(tmp_path, *FOUND[:2]), ScriptedRunner(GAINS, endings=endings), tmp_path)
     why = {verdict.trial: verdict.why for verdict in done.tuning.verdicts}
 
-    assert why["stacked-2-profiler-marks"] == "what was kept before failed here, crashed: as scripted"
+    assert why["stacked-2-profiler-marks"] == "the optimisations kept so far failed here, crashed: as scripted"
     assert names(done.tuning.kept) == ["resident-data"]
 
 
-def test_what_has_no_effect_here_costs_one_look(tmp_path):
+def test_a_candidate_without_effect_costs_one_pair_of_processes(tmp_path):
     def outcomes(choices):
-        return tuple(Outcome(name=one.name, code="", status="refused", why="a stream") for one in choices)
+        return tuple(Outcome(name=choice.name, code="", status="refused", why="a stream") for choice in choices)
 
     runner = ScriptedRunner(GAINS, outcomes=outcomes)
     done = go_on(begun(tmp_path, FOUND[0]), runner, tmp_path)
@@ -378,7 +379,7 @@ def test_what_has_no_effect_here_costs_one_look(tmp_path):
     assert len(runner.ran) == 6 + 2
 
 
-def test_more_processes_run_while_it_is_undecided(tmp_path):
+def test_more_processes_run_while_a_trial_is_undecided(tmp_path):
     runner = ScriptedRunner(gains(gc_pauses=1.022), between_processes=0.0, between_blocks=0.0)
     done = go_on(begun(tmp_path, candidate("gc-pauses")), runner, tmp_path)
 
@@ -386,9 +387,9 @@ def test_more_processes_run_while_it_is_undecided(tmp_path):
     assert names(done.tuning.kept) == ["gc-pauses"]
 
 
-def test_it_gives_up_where_the_processes_needed_are_too_many(tmp_path):
-    def judging(trial, noise, asked, earlier):
-        verdict = one_rule_judge(trial, noise, asked)
+def test_gives_up_when_too_many_processes_would_be_needed(tmp_path):
+    def judging(trial, noise, request, earlier):
+        verdict = one_rule_judge(trial, noise, request)
         return replace(verdict, decision="inconclusive", speed=replace(verdict.speed, more_as_measured=40))
 
     runner = ScriptedRunner(GAINS)
@@ -398,7 +399,7 @@ def test_it_gives_up_where_the_processes_needed_are_too_many(tmp_path):
     assert len(done.tuning.trials[1].samples) == 4
 
 
-def test_the_fastest_of_several_values_is_tried_in_earnest(tmp_path):
+def test_only_the_fastest_of_several_values_is_tried_fully(tmp_path):
     found = [candidate("loader-workers", value) for value in ("1", "2", "4")]
     speeds = gains(loader_workers_1=1.2, loader_workers_2=1.6, loader_workers_4=1.4)
     done = go_on(begun(tmp_path, *found), ScriptedRunner(speeds), tmp_path)
@@ -406,20 +407,20 @@ def test_the_fastest_of_several_values_is_tried_in_earnest(tmp_path):
     assert done.tuning.kept == (Choice(name="loader-workers", value="2", asked=True),)
     assert [len(trial.samples) for trial in done.tuning.trials[1:4]] == [2, 4, 2]
     why = {verdict.value: verdict.why for verdict in done.tuning.verdicts}
-    assert why["1"] == "loader-workers=2 was faster in one look at each value"
+    assert why["1"] == "loader-workers=2 was faster when each value was tried once"
 
 
-def test_values_left_out_after_two_slow_ones_are_told(tmp_path):
+def test_reports_values_left_out_after_two_slow_ones(tmp_path):
     modes = [candidate("compile", mode) for mode in ("default", "reduce-overhead", "max-autotune")]
     slow = {"compile_default": 0.8, "compile_reduce-overhead": 0.7}
     runner = ScriptedRunner(gains(**slow))
     done = go_on(begun(tmp_path, *modes), runner, tmp_path)
 
-    assert ("compile=max-autotune", "two other values were slower in a look at each") in done.tuning.not_tried
+    assert ("compile=max-autotune", "two other values were slower when each was tried once") in done.tuning.not_tried
     assert not any(choice.value == "max-autotune" for spec in runner.ran for choice in spec.choices)
 
 
-def test_a_small_budget_has_shorter_processes_but_none_that_tell_nothing():
+def test_a_small_budget_gives_shorter_processes_that_are_still_long_enough():
     seen = observation()
     step = seen.mean_step_ms / 1000
     small, usual = (length(seen, begun_asked(seen, budget=budget, steps=None), 9.0) for budget in (120.0, 3600.0))
@@ -429,7 +430,7 @@ def test_a_small_budget_has_shorter_processes_but_none_that_tell_nothing():
     assert small.process_seconds > small.steps * step, "with its start"
 
 
-def test_what_comes_on_top_of_something_fast_is_measured_over_more_steps(tmp_path):
+def test_a_stacked_trial_on_a_fast_base_measures_more_steps(tmp_path):
     runner = ScriptedRunner(GAINS, own_length=lambda spec: 10_000)
     go_on(begun(tmp_path, *FOUND[:2], steps=None, budget=300.0), runner, tmp_path)
     steps = {len(spec.choices): spec.steps for spec in runner.ran[:-3] if spec.arm == "new" and spec.choices}
@@ -441,7 +442,7 @@ def test_what_comes_on_top_of_something_fast_is_measured_over_more_steps(tmp_pat
     assert both[-1].steps == 3 * steps[1], "and far more in the last stage, where an epoch is short"
 
 
-def test_more_steps_are_at_most_those_of_the_run():
+def test_a_longer_trial_never_exceeds_the_length_of_the_run():
     seen = observation()
     usual = length(seen, begun_asked(seen, steps=None), 9.0)
     assert usual.longer(100, 3.0) == 300
@@ -452,7 +453,7 @@ def test_more_steps_are_at_most_those_of_the_run():
     assert replace(usual, own=90).longer(100, 3.0) == 100
 
 
-def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
+def test_the_budget_ends_the_trials_but_not_the_proof(tmp_path):
     runner = ScriptedRunner(GAINS)
     done = go_on(begun(tmp_path, *FOUND, budget=55.0), runner, tmp_path)
 
@@ -465,7 +466,7 @@ def test_the_budget_ends_the_trying_but_not_the_proof(tmp_path):
     assert names(done.tuning.kept) == ["resident-data"]
 
 
-def test_a_short_budget_goes_to_what_comes_on_top_of_the_best_together_not_to_each_alone(tmp_path):
+def test_a_short_budget_tries_the_rest_together_on_top_of_the_best(tmp_path):
     done = go_on(begun(tmp_path, *FOUND, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
 
     together = "stacked-2-profiler-marks+fused-optimizer+gc-pauses"
@@ -479,12 +480,12 @@ def test_a_short_budget_goes_to_what_comes_on_top_of_the_best_together_not_to_ea
     )
 
 
-def test_what_fails_together_is_tried_by_halves(tmp_path):
+def test_candidates_that_fail_together_are_tried_by_halves(tmp_path):
     """One of three harms: the half without it is kept."""
 
     def losses(choices, seed_shift, steps):
         good = falling_losses(choices, seed_shift, steps)
-        return tuple(one * 1.5 for one in good) if "gc-pauses" in names(choices) else good
+        return tuple(loss * 1.5 for loss in good) if "gc-pauses" in names(choices) else good
 
     runner = ScriptedRunner(GAINS, losses=losses)
     done = go_on(begun(tmp_path, *FOUND, budget=85.0 + LAST), runner, tmp_path)
@@ -495,10 +496,10 @@ def test_what_fails_together_is_tried_by_halves(tmp_path):
     assert rows["gc-pauses"].state != "kept"
 
 
-def test_what_does_nothing_beside_others_is_no_part_of_the_plan(tmp_path):
+def test_a_candidate_without_effect_in_a_group_is_not_in_the_plan(tmp_path):
     def outcomes(choices):
-        told = {"gc-pauses": ("no effect", "nothing is collected")}
-        pairs = [(one.name, *told.get(one.name, ("applied", ""))) for one in choices]
+        status = {"gc-pauses": ("no effect", "nothing is collected")}
+        pairs = [(choice.name, *status.get(choice.name, ("applied", ""))) for choice in choices]
         return tuple(Outcome(name=name, code="", status=status, why=why) for name, status, why in pairs)
 
     runner = ScriptedRunner(GAINS, outcomes=outcomes)
@@ -508,7 +509,7 @@ def test_what_does_nothing_beside_others_is_no_part_of_the_plan(tmp_path):
     assert ("gc-pauses", "no effect: nothing is collected") in done.tuning.not_tried
 
 
-def test_small_gains_that_none_shows_alone_are_proven_together(tmp_path):
+def test_small_gains_that_do_not_show_alone_are_proven_together(tmp_path):
     found = [candidate("resident-data"), candidate("profiler-marks", most=0.4), candidate("fused-optimizer", most=0.3)]
     runner = ScriptedRunner(gains(resident_data=1.04, profiler_marks=1.04, fused_optimizer=1.04), between_processes=0.0)
     done = go_on(begun(tmp_path, *found, minimum=1.08), runner, tmp_path)
@@ -524,8 +525,8 @@ SMALL = [candidate(name, most=0.1) for name in ("resident-data", "profiler-marks
 @pytest.mark.parametrize(("budget", "looks"), [(52.0 + LAST, 0), (58.0 + LAST, 1)])
 def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
     """Each gains four in a hundred, which takes more processes to show than there is time for."""
-    each = dict.fromkeys(("resident_data", "profiler_marks", "fused_optimizer", "gc_pauses"), 1.04)
-    runner = ScriptedRunner(gains(**each), between_processes=0.0)
+    factors = dict.fromkeys(("resident_data", "profiler_marks", "fused_optimizer", "gc_pauses"), 1.04)
+    runner = ScriptedRunner(gains(**factors), between_processes=0.0)
     done = go_on(begun(tmp_path, *SMALL, minimum=1.08, budget=budget), runner, tmp_path)
 
     assert len([name for name in trial_names(done.tuning) if name.startswith("alone")]) == looks
@@ -534,7 +535,7 @@ def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
     assert done.tuning.seconds <= budget
 
 
-def test_only_what_a_plan_has_by_itself_is_tried_together(tmp_path):
+def test_only_entries_that_a_plan_has_by_default_are_tried_together(tmp_path):
     """Compiling takes minutes: it is tried by itself or not at all."""
     found = [*FOUND[:3], candidate("compile", "default", most=0.25)]
     done = go_on(begun(tmp_path, *found, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
@@ -543,10 +544,10 @@ def test_only_what_a_plan_has_by_itself_is_tried_together(tmp_path):
     assert any(entry == "compile" and why.startswith("no budget left") for entry, why in done.tuning.not_tried)
 
 
-def test_where_the_one_that_seemed_best_fails_the_others_are_tried_alone_after_all(tmp_path):
+def test_the_others_are_tried_alone_when_the_most_promising_fails(tmp_path):
     def losses(choices, seed_shift, steps):
         good = falling_losses(choices, seed_shift, steps)
-        return tuple(one * 1.5 for one in good) if "resident-data" in names(choices) else good
+        return tuple(loss * 1.5 for loss in good) if "resident-data" in names(choices) else good
 
     runner = ScriptedRunner(GAINS, losses=losses)
     done = go_on(begun(tmp_path, *FOUND[:2], budget=60.0 + LAST), runner, tmp_path)
@@ -555,12 +556,12 @@ def test_where_the_one_that_seemed_best_fails_the_others_are_tried_alone_after_a
     assert names(done.tuning.kept) == ["profiler-marks"]
 
 
-def test_what_is_kept_without_a_look_at_it_alone_gets_one_if_time_is_left(tmp_path):
+def test_an_entry_kept_without_a_trial_of_its_own_gets_one_if_time_is_left(tmp_path):
     done = go_on(begun(tmp_path, *FOUND, budget=100.0 + LAST), ScriptedRunner(GAINS), tmp_path)
-    told = trial_names(done.tuning)
+    trials = trial_names(done.tuning)
 
     assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
-    assert told[told.index("lasting-3") + 1 :] == ["alone-profiler-marks"]
+    assert trials[trials.index("lasting-3") + 1 :] == ["alone-profiler-marks"]
     assert done.tuning.speedup.trial == "final-3"
 
 
@@ -590,7 +591,7 @@ def killed_at(moment: int, runner: ScriptedRunner):
     return runner
 
 
-def test_killed_at_random_moments_and_gone_on_with_it_ends_with_the_same_plan(tmp_path):
+def test_a_tune_killed_at_a_random_moment_and_resumed_ends_with_the_same_plan(tmp_path):
     found = [*FOUND, *(candidate("loader-workers", value, most=0.1) for value in ("1", "2"))]
     speeds = gains(
         resident_data=2.0, profiler_marks=1.4, fused_optimizer=1.3, gc_pauses=1.021, loader_workers_1=1.1,
@@ -611,16 +612,16 @@ def test_killed_at_random_moments_and_gone_on_with_it_ends_with_the_same_plan(tm
         assert len(rest.ran) == processes - moment, "only what was in flight is run again"
 
 
-def test_killed_while_saving_loses_at_most_that_process(tmp_path, on_disk, monkeypatch):
+def test_a_tune_killed_while_saving_loses_at_most_one_process(tmp_path, on_disk, monkeypatch):
     run = begun(tmp_path, *FOUND)
     save, left = type(run).save, [7]
 
-    def torn(self, name, kept):
+    def torn(self, name, record):
         left[0] -= 1
         if left[0] < 0:
             (self.folder / f"{name}.tmp").write_text('{"schema": 1, "ru')
             raise Killed
-        return save(self, name, kept)
+        return save(self, name, record)
 
     monkeypatch.setattr(type(run), "save", torn)
     with pytest.raises(Killed):
@@ -634,24 +635,24 @@ def test_killed_while_saving_loses_at_most_that_process(tmp_path, on_disk, monke
     assert before + len(rest.ran) == sum(len(trial.samples) for trial in done.tuning.trials)
 
 
-def test_a_tune_that_came_with_a_repository_makes_no_plan_that_is_applied_by_itself(tmp_path, on_disk):
+def test_the_plan_of_a_tune_from_a_repository_is_not_applied_automatically(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
     (run.folder / signature.MARK).unlink()
-    said = []
+    lines = []
 
     class Told(Watcher):
         def caution(self, line):
-            said.append(line)
+            lines.append(line)
 
     done = go_on(run, ScriptedRunner(GAINS), tmp_path, Told())
     assert not read(done.plan, store.root())[1]
-    assert said == [
-        f"{run.folder} was not begun by a tune of yours; so hotlap run does not apply the plan by itself; "
+    assert lines == [
+        f"{run.folder} was not started by your own hotlap tune; so hotlap run does not apply the plan automatically; "
         f"name it: --plan {done.plan}"
     ]
 
 
-def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):
+def test_ctrl_c_keeps_the_proven_entries_and_says_how_to_resume(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
     runner = ScriptedRunner(GAINS)
     measured = runner.run
@@ -662,18 +663,18 @@ def test_ctrl_c_keeps_what_was_proven_and_says_how_to_go_on(tmp_path, on_disk):
         return measured(spec)
 
     runner.run = interrupted
-    with pytest.raises(HotlapError, match=f"hotlap tune --resume {run.id}") as told:
+    with pytest.raises(HotlapError, match=f"hotlap tune --resume {run.id}") as error:
         go_on(run, runner, tmp_path)
 
-    assert told.value.exit_code == 130
-    assert "kept so far: resident-data" in str(told.value)
+    assert error.value.exit_code == 130
+    assert "kept so far: resident-data" in str(error.value)
     assert names(read(saved_plan.place(tmp_path, COMMAND), store.root())[0].choices) == ["resident-data"]
 
 
 # Bad input: one line that says what to do
 
 
-def test_a_command_that_cannot_run_twice(tmp_path):
+def test_rejects_a_command_that_cannot_run_twice(tmp_path):
     def endings(spec):
         return (EndReason.CRASHED, "OSError: [Errno 98] Address already in use") if spec.number == 1 else None
 
@@ -685,22 +686,22 @@ def test_a_command_that_cannot_run_twice(tmp_path):
     assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
 
 
-def test_a_command_of_another_length_each_time(tmp_path):
+def test_rejects_a_command_that_varies_in_length(tmp_path):
     runner = ScriptedRunner(GAINS, own_length=lambda spec: 30 + spec.number)
-    with pytest.raises(TooShort, match=r"another number of steps each time \(30, 31\).*--steps 29"):
+    with pytest.raises(TooShort, match=r"a different number of steps each time \(30, 31\).*--steps 29"):
         go_on(begun(tmp_path, *FOUND), runner, tmp_path)
 
 
-def test_a_command_that_is_too_short(tmp_path):
+def test_rejects_a_command_that_is_too_short(tmp_path):
     with pytest.raises(TooShort, match="after 10 steps; 25 are needed"):
         go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, own_length=lambda spec: 10), tmp_path)
 
 
-def test_a_run_seen_to_end_early_is_refused_before_any_trial():
+def test_rejects_a_run_that_ends_early_before_any_trial():
     seen = replace(observation(), ended="program ended", steps=8)
-    asked = begun_asked(seen)
-    with pytest.raises(TooShort, match=r"ends by itself after .* steps, and 25 are needed"):
-        length(seen, asked)
+    request = begun_asked(seen)
+    with pytest.raises(TooShort, match=r"ends by itself after .* steps, but 25 are needed"):
+        length(seen, request)
 
 
 def begun_asked(seen, **more):
@@ -709,14 +710,14 @@ def begun_asked(seen, **more):
     return record("run", **more).asked
 
 
-def test_no_budget(tmp_path):
+def test_rejects_a_budget_that_is_too_small(tmp_path):
     with pytest.raises(BudgetTooSmall, match="--budget"):
         length(observation(), begun_asked(observation(), budget=5.0))
     with pytest.raises(BudgetTooSmall, match=r"one process took 90 s.*--budget"):
         go_on(begun(tmp_path, *FOUND, budget=300.0), ScriptedRunner(GAINS, startup_seconds=90.0), tmp_path)
 
 
-def test_a_metric_that_never_comes(tmp_path):
+def test_rejects_a_metric_that_is_never_reported(tmp_path):
     metric = Metric(name="acc", pattern="acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
     with pytest.raises(MetricNeverSeen, match=r"in 40 steps matches --metric 'acc: \(\[0-9.\]\+\)'"):
         go_on(begun(tmp_path, *FOUND, metric=metric), ScriptedRunner(GAINS), tmp_path)
@@ -732,15 +733,15 @@ def test_the_first_process_waits_for_the_metric_and_the_others_train_as_far(tmp_
     assert all(spec.steps > 700 for spec in runner.ran[1:])
 
 
-def test_a_baseline_that_is_not_finite(tmp_path):
+def test_rejects_a_baseline_whose_loss_is_not_finite(tmp_path):
     def endings(spec):
         return EndReason.NOT_A_NUMBER, "the loss of step 3 is not finite"
 
-    with pytest.raises(BaselineUnusable, match="step 3 is not finite without any optimisation"):
+    with pytest.raises(BaselineUnusable, match="step 3 is not finite even without any optimisation"):
         go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS, endings=endings), tmp_path)
 
 
-def test_a_baseline_that_fails_once_later_is_run_again(tmp_path):
+def test_a_baseline_that_fails_once_is_run_again(tmp_path):
     failed = []
 
     def endings(spec):
@@ -755,15 +756,15 @@ def test_a_baseline_that_fails_once_later_is_run_again(tmp_path):
     assert names(done.tuning.kept) == ["resident-data", "profiler-marks", "fused-optimizer"]
 
 
-def test_every_process_is_on_disk_as_soon_as_it_is_over(tmp_path, on_disk):
+def test_every_process_is_saved_as_soon_as_it_ends(tmp_path, on_disk):
     run = begun(tmp_path, *FOUND)
     seen = []
     runner = ScriptedRunner(GAINS)
     measured = runner.run
 
     def counted(spec):
-        kept = json.loads((run.folder / "tuning.json").read_text())
-        seen.append(sum(len(trial["samples"]) for trial in kept["trials"]) == spec.number)
+        record = json.loads((run.folder / "tuning.json").read_text())
+        seen.append(sum(len(trial["samples"]) for trial in record["trials"]) == spec.number)
         return measured(spec)
 
     runner.run = counted
@@ -772,15 +773,15 @@ def test_every_process_is_on_disk_as_soon_as_it_is_over(tmp_path, on_disk):
     assert all(seen)
 
 
-def test_a_disk_that_is_full_loses_nothing_and_says_so(tmp_path, on_disk, monkeypatch):
+def test_a_full_disk_loses_nothing_and_is_reported(tmp_path, on_disk, monkeypatch):
     run = begun(tmp_path, *FOUND)
     save, left = store.Run.save, [9]
 
-    def full(self, name, kept):
+    def full(self, name, record):
         left[0] -= 1
         if left[0] == 0:
             raise RunFolderUnwritable("cannot write (No space left on device)")
-        return save(self, name, kept)
+        return save(self, name, record)
 
     monkeypatch.setattr(store.Run, "save", full)
     with pytest.raises(RunFolderUnwritable, match=rf"nothing is lost: hotlap tune --resume {run.id}"):

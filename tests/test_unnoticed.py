@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
-from harness import HOTLAP, alone, environment, python
+from harness import HOTLAP, Ran, alone, bare, environment, python
 
 DATA = ("resident-data", "whole-batch-fetch", "sample-cache", "loader-persistent")  # tested by themselves
 WITHOUT_DATA = [word for name in DATA for word in ("--without", name)]
@@ -17,7 +18,7 @@ VERBS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("program", ["looks_around.py", "profiles_itself.py"])
-def test_nothing_tells_that_hotlap_is_there(verb, program, tmp_path, tmp_path_factory):
+def test_hotlap_is_invisible_to_the_program(verb, program, tmp_path, tmp_path_factory):
     """Tracebacks, stacks, warnings, log records, threads, handlers, the collector, modules, processes, profiles."""
     expected = alone(tmp_path_factory, python(program))
     command = [*HOTLAP, *VERBS[verb], "--quiet", "--run-dir", str(tmp_path / "kept"), *python(program)]
@@ -35,16 +36,28 @@ WAYS = {
 }
 
 
+LEFT = ("losses.txt", "rows.txt")
+
+
+def left_behind(ran: Ran, folder: Path) -> tuple[list[str], list[str]]:
+    """Return the lines a program printed, in any order, and what is in its files."""
+    assert ran.code == 0, ran.stderr
+    return sorted(ran.stdout.split("\n")), [(folder / name).read_text() for name in LEFT]
+
+
+@pytest.fixture(scope="module")
+def left_without_hotlap(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
+    plain = alone(tmp_path_factory, python("leaves_open.py"))
+    return left_behind(plain, plain.folder.parent)
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_what_a_program_leaves_open_is_written_and_gone_at_its_end(way, tmp_path):
-    def left(command):
-        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return sorted(done.stdout.split("\n")), [(tmp_path / name).read_text() for name in ("losses.txt", "rows.txt")]
+def test_what_a_program_leaves_open_is_flushed_and_freed_at_exit(way, tmp_path, left_without_hotlap):
+    printed, (losses, _) = left_without_hotlap
+    assert len(losses.splitlines()) == 320
+    assert len([line for line in printed if "is gone" in line]) == 3
 
     program = python("leaves_open.py")
-    plain = left(program)
-    assert len(plain[1][0].splitlines()) == 320
-    assert len([line for line in plain[0] if "is gone" in line]) == 3
     hotlap = [*HOTLAP, *WAYS[way], "--quiet", "--run-dir", str(tmp_path / "kept")] if WAYS[way] else []
-    assert left([*hotlap, *program, *([] if WAYS[way] else ["enable"])]) == plain
+    ran = bare([*hotlap, *program, *([] if WAYS[way] else ["enable"])], tmp_path)
+    assert left_behind(ran, tmp_path) == left_without_hotlap

@@ -13,7 +13,7 @@ from hotlap.plan import signature
 from hotlap.records.codec import SCHEMA
 from hotlap.records.decisions import BlockTrial, Decisions
 from hotlap.records.observation import Observation
-from hotlap.records.plan import Choice, Circumstances
+from hotlap.records.plan import Choice, Circumstances, Risk
 from hotlap.records.trial import Trial
 from hotlap.records.tune_record import Candidate, Metric, Screening, TuneRecord, TuneRequest
 from hotlap.records.verdict import Decision, Gate, Speed, Verdict
@@ -25,11 +25,11 @@ COMMAND = ("python", "train.py")
 
 
 def candidate(entry: str, value: str | None = None, risk: str = "exact", most: float = 0.5) -> Candidate:
-    return Candidate(entry=entry, code="X", value=value, risk=risk, most=most, why="scripted")
+    return Candidate(entry=entry, code="X", value=value, risk=Risk(risk), most=most, why="scripted")
 
 
 def record(run: str, *found: Candidate, budget: float = 3600, **asked) -> TuneRecord:
-    values = {"metric": None, "steps": 40, "minimum": 1.02, "folder": str(Path.cwd()), "risk": "rounding"}
+    values = {"metric": None, "steps": 40, "minimum": 1.02, "folder": str(Path.cwd()), "risk": Risk.ROUNDING}
     return TuneRecord(
         schema=SCHEMA,
         run=run,
@@ -76,7 +76,7 @@ def one_rule_judge(trial: Trial, noise: Trial, asked: TuneRequest, earlier: obje
         stage=trial.stage,
         entry=trial.entry,
         value=trial.value,
-        decision=decision.value,
+        decision=decision,
         why="scripted",
         speed=Speed(
             ratio=ratio,

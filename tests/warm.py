@@ -7,12 +7,16 @@ processes that it starts are tested with a Python of its own.
 from __future__ import annotations
 
 import atexit
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+
+FOLDER = "TESTS_WARM"  # in the environment: the process that runs all tests, and a folder for the socket
 
 SERVER = r"""
 import atexit, contextlib, json, os, select, signal, site, socket, sys, threading, types
@@ -44,27 +48,26 @@ def end(code):  # as Python does, but for taking all modules apart, which takes 
             stream.flush()
     os._exit(code)
 
-server = socket.socket(socket.AF_UNIX)
-server.bind(sys.argv[1])
-server.listen()
-print("ready", flush=True)
-while True:
-    client, _ = server.accept()
+def run(sent, descriptors):
+    asked = json.loads(sent)
+    become(asked["argv"], asked["cwd"], asked["env"], descriptors)
+    with open(sys.argv[0]) as file:
+        program = compile(file.read(), sys.argv[0], "exec")
+    try:
+        exec(program, main_module(sys.argv[0]))
+    except SystemExit as stop:
+        if not isinstance(stop.code, int | None):
+            raise
+        end(stop.code or 0)
+    end(0)
+
+def attend(client):
+    # Runs what the messenger asks for in a child and reports how it ended. Many are attended at once.
     sent, descriptors, _, _ = socket.recv_fds(client, 1 << 20, 3)
     child = os.fork()
     if child == 0:
-        server.close(), client.close()
-        told = json.loads(sent)
-        become(told["argv"], told["cwd"], told["env"], descriptors)
-        with open(sys.argv[0]) as file:
-            program = compile(file.read(), sys.argv[0], "exec")
-        try:
-            exec(program, main_module(sys.argv[0]))
-        except SystemExit as stop:
-            if not isinstance(stop.code, int | None):
-                raise
-            end(stop.code or 0)
-        end(0)
+        client.close()
+        run(sent, descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     ended = 0
@@ -75,7 +78,29 @@ while True:
         ended, status = os.waitpid(child, os.WNOHANG)
     with contextlib.suppress(OSError):
         client.sendall(b"%d" % os.waitstatus_to_exitcode(status))
-    client.close()
+    os._exit(0)
+
+def is_there(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, 0)
+        return True
+    return False
+
+tests = int(sys.argv[2])  # the process that runs all tests
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen(64)
+print("ready", flush=True)
+while is_there(tests):
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    if select.select([server], [], [], 0.5)[0]:
+        client, _ = server.accept()
+        if os.fork() == 0:
+            server.close()
+            attend(client)
+        client.close()
 """
 
 CLIENT = r"""
@@ -94,16 +119,27 @@ sys.exit(code)
 """
 
 
+def one_folder_for_all() -> None:
+    """Called by the process that starts the others that run tests: they use its server."""
+    if FOLDER not in os.environ:
+        folder = tempfile.mkdtemp(prefix="warm")  # short: a socket's path has 100 characters
+        os.environ[FOLDER] = f"{os.getpid()} {folder}"
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 @cache
 def warm_socket() -> str:
-    """Of a server for all tests of this process."""
-    folder = tempfile.mkdtemp(prefix="warm")  # short: a socket's path has 100 characters
+    """Return the socket of the server, which the first to ask starts and which ends with the tests."""
+    one_folder_for_all()
+    tests, folder = os.environ[FOLDER].split(" ", 1)
     place = f"{folder}/socket"
-    server = subprocess.Popen([sys.executable, "-c", SERVER, place], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    assert server.stdout.readline() == "ready\n"
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(server.kill)
+    with Path(f"{folder}/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not Path(place).exists():
+            command = [sys.executable, "-c", SERVER, place, tests]
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
     return place
 
 

@@ -37,7 +37,7 @@ VOLTAGE_NOISE_V, CURRENT_NOISE_A, TEMPERATURE_NOISE_C = 0.002, 0.015, 0.1
 
 @dataclass(frozen=True)
 class Campaign:
-    """How much is measured: cycles to train and to validate on, rows in each, seconds between rows."""
+    """How much is measured: cycles for training and validation, rows in each, seconds between rows."""
 
     train_cycles: int
     valid_cycles: int
@@ -64,7 +64,7 @@ class Cells:
 
 
 def write_campaign(folder: Path, campaign: Campaign, seed: int) -> None:
-    """Write `train/cycle_000.csv`…, `valid/cycle_000.csv`…: a cycle is on one side of the split only."""
+    """Write `train/cycle_000.csv`…, `valid/cycle_000.csv`…; each cycle is on one side of the split only."""
     random = np.random.default_rng(seed)
     count = campaign.train_cycles + campaign.valid_cycles
     table = simulate(campaign, count, random)

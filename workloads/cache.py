@@ -102,7 +102,7 @@ def _is_intact(path: Path, record: FileRecord) -> bool:
         status = path.stat()
         if status.st_size != record["size"]:
             return False
-        # Reading gigabytes at every start costs seconds; an unchanged time of modification stands for it.
+        # Reading gigabytes at every start costs seconds; an unchanged modification time stands in for that.
         return status.st_mtime_ns == record["mtime_ns"] or _sha256(path) == record["sha256"]
     except (OSError, KeyError, TypeError):
         return False

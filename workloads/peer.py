@@ -26,12 +26,12 @@ from torch.utils.data import DataLoader, Dataset
 
 WORKLOADS = Path(__file__).resolve().parent
 NOT_INSTALLED = 3  # exit code
-PREFETCH_FACTOR = 2  # batches a worker; more costs shared memory (a batch of banknotes is 79 MB) and no longer helps
+PREFETCH_FACTOR = 2  # batches per worker; more costs shared memory (a batch of banknotes is 79 MB) and no longer helps
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What decides the speed of a framework: `workers` None means chosen from the cores."""
+    """The settings that decide the speed of a framework: `workers` None means chosen from the cores."""
 
     precision: str  # "32" (TF32 on CUDA) or "bf16"
     compile: bool = False
@@ -67,7 +67,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is particular to one workload."""
+    """What is specific to one workload."""
 
     inputs_and_target: Callable[[Any], tuple[Tensor, Tensor]]
     drop_last: bool = False
@@ -130,12 +130,12 @@ class Task:
         )
 
     def samples(self) -> int:
-        """How many an epoch trains."""
+        """Return how many samples an epoch trains."""
         batches = len(self.loader)
         return batches * self.settings.batch_size if self.recipe.drop_last else len(self.train_set)
 
     def model(self) -> nn.Module:
-        """With the very weights naive.py starts from."""
+        """Return the model with the very weights naive.py starts from."""
         torch.manual_seed(self.settings.seed)
         model: nn.Module = self.naive.build_model(self.settings)
         layout = torch.channels_last if self.recipe.convolutional else torch.preserve_format
@@ -152,7 +152,7 @@ class Task:
         return [Phase(own.epochs, own) for own in self.naive.phases(self.settings)]
 
     def optimizer(self, model: nn.Module, phase: Phase) -> torch.optim.Optimizer:
-        """naive's, fused; for a phase, with the backbone frozen or freed first."""
+        """Return naive's optimizer, fused; for a phase, freeze or free the backbone first."""
         if phase.own is not None:
             self.naive.freeze_backbone(model, phase.own.backbone_frozen)
         phase_argument = () if phase.own is None else (phase.own,)
@@ -163,7 +163,7 @@ class Task:
         return optimizer
 
     def schedule(self, optimizer: torch.optim.Optimizer, phase: Phase) -> torch.optim.lr_scheduler.LambdaLR | None:
-        """naive's rate of every epoch, where it changes."""
+        """Return naive's schedule of learning rates, or None if they do not change."""
         if phase.own is None:
             return None
         own, rate_at = phase.own, self.naive.learning_rate_at
@@ -173,7 +173,7 @@ class Task:
 
     def score(self, model: nn.Module) -> float:
         value = float(self.naive.evaluate_loader(model, self.valid_loader, self.device, self.settings))
-        model.train()  # the scripts of the battery and of Bloom leave it as they scored it
+        model.train()  # the battery and Bloom scripts leave it in evaluation mode
         return value
 
     def finish_device(self) -> None:
@@ -182,7 +182,7 @@ class Task:
 
 
 class EpochClock:
-    """Times the training part of an epoch, from asking for its first batch until the device is done."""
+    """Times the training part of an epoch, from requesting its first batch until the device is done."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -227,7 +227,7 @@ def run(framework: str, train: Callable[[Task, nn.Module], float], arguments: li
 
 
 def leave(code: int) -> NoReturn:
-    """End at once, all is printed: torch waits up to 5 s for each persistent worker, one after the other."""
+    """End at once after flushing: torch would wait up to 5 s for each persistent worker, one after the other."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -281,7 +281,7 @@ def use_fast_arithmetic(device: torch.device, recipe: Recipe) -> None:
 
 
 def load_naive(workload: str) -> ModuleType:
-    """naive.py of one workload; it imports its neighbours by plain names, so one process serves one workload."""
+    """Import naive.py of one workload; it imports its neighbours by plain names, so one process serves one workload."""
     folder = str(WORKLOADS / workload)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -289,11 +289,11 @@ def load_naive(workload: str) -> ModuleType:
 
 
 def framework(name: str) -> ModuleType:
-    """The package of that name, or the end of the program with a line that says how to get it."""
+    """Import the package of that name, or end the program with a line that says how to install it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        print(f"needs {name}; type: pip install 'hotlap[peers]'", file=sys.stderr)
+        print(f"this arm needs {name}; type: pip install 'hotlap[peers]'", file=sys.stderr)
         raise SystemExit(NOT_INSTALLED) from None

@@ -25,7 +25,7 @@ def build_accelerator(task: peer.Task) -> Any:
 
 
 def train_epoch(task: peer.Task, accelerator: Any, model: nn.Module, loader: Any, optimizer: Any) -> torch.Tensor:
-    """The sum of the batches' losses, still on the device."""
+    """Train one epoch; return the sum of the batches' losses, still on the device."""
     loss_sum = torch.zeros((), device=task.device)
     for batch in loader:
         optimizer.zero_grad()

@@ -16,7 +16,7 @@ lightning = peer.framework("lightning")
 
 
 class Training(lightning.LightningModule):  # type: ignore[misc, name-defined]
-    """One phase of one workload; prints a line an epoch."""
+    """One phase of one workload; prints one line per epoch."""
 
     def __init__(self, task: peer.Task, model: nn.Module, phase: peer.Phase) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ Moments = dict[tuple[int, str], Tensor]
 
 
 def use_fast_arithmetic(device: torch.device) -> None:
-    """TF32 for float32 matrix products and cuDNN, and measured convolutions; the CPU keeps full float32."""
+    """Use TF32 for float32 matrix products and cuDNN, and measured convolutions; the CPU keeps full float32."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
@@ -49,7 +49,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 class WholeStep:
-    """Trains the parameters of `model` that require gradients on `samples` samples an epoch, named by index.
+    """Trains the parameters of `model` that require gradients on `samples` samples per epoch, given by index.
 
     `batch_loss(indices)` gathers those samples from device memory and returns the mean loss over them. All
     shapes must depend on `len(indices)` only. `compiled` compiles the full batches alone: the shorter last one
@@ -111,7 +111,7 @@ class WholeStep:
         self.position += size
 
     def _ready(self, step: Step, what: str, compiled: bool = False) -> Step:
-        """`step` itself, or on CUDA its graph; says on stderr what it waits for."""
+        """Return `step` itself, or on CUDA its graph; say on stderr what is being waited for."""
         if self.device.type != "cuda":
             return step
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Measures what the five reports claim, each change alone.
+"""Measure what the five reports claim, each change alone.
 
 `python benchmarks/claims/claims.py --device cuda --out FILE`
 
@@ -51,11 +51,11 @@ MACHINE = ("cpu", "cores", "system", "gpu", "gpus", "cuda")  # what must be the 
 
 
 class Refused(ValueError):
-    """What was asked for cannot be measured; the text says what to type instead."""
+    """The request cannot be measured; the message says what to type instead."""
 
 
 def blocks_of(changes: Sequence[Change], share: int) -> list[tuple[str, ...]]:
-    """Changes of one workload, at most `share` beside one naive, and beside them those compared with one of them."""
+    """Group the changes of each workload, at most `share` with one naive, and those compared with one of them along."""
     by_workload: dict[str, list[str]] = {}
     for change in changes:
         if change.against is None:
@@ -66,7 +66,7 @@ def blocks_of(changes: Sequence[Change], share: int) -> list[tuple[str, ...]]:
 
 
 def schedule(record: Claims, book: Book) -> list[tuple[int, Key]]:
-    """Block after block; within one, naive and its changes A B C, then C B A."""
+    """Return the runs block by block; within one, naive and its changes run A B C, then C B A."""
     keys = []
     for number, names in enumerate(record.blocks):
         if not names:
@@ -79,12 +79,12 @@ def schedule(record: Claims, book: Book) -> list[tuple[int, Key]]:
 
 
 def waiting_in(record: Claims, book: Book) -> list[tuple[int, Key]]:
-    done = {(one.block, one.run.key) for one in record.taken if one.run.ended == TRAINED}
-    return [one for one in schedule(record, book) if one not in done]
+    done = {(taken.block, taken.run.key) for taken in record.taken if taken.run.ended == TRAINED}
+    return [key for key in schedule(record, book) if key not in done]
 
 
 def perform(session: Session, record: Claims, run: Runner = process.run) -> Claims:
-    """All that is left to run, each kept the moment it ended."""
+    """Do all runs that are left, and save each the moment it ends."""
     began = time.monotonic()
     waiting = waiting_in(record, session.book)
     progress = Progress(len(waiting))
@@ -93,13 +93,13 @@ def perform(session: Session, record: Claims, run: Runner = process.run) -> Clai
         block, key = waiting.pop(0)
         if key[0] not in folders:
             folders[key[0]] = data.make(session.place, key[0], record.size, progress.making_data)
-        keys, runs = [one for _, one in waiting], tuple(one.run for one in record.taken)
+        keys, runs = [key for _, key in waiting], tuple(taken.run for taken in record.taken)
         ended = claims_arm.trained(session, record, key, folders[key[0]], run, _teller(progress, key, runs, keys))
         record = record.plus(Taken(block=block, run=ended))
         claims_record.save(record, session.out)
-        progress.ended(ended, tuple(one.run for one in record.taken), keys)
+        progress.ended(ended, tuple(taken.run for taken in record.taken), keys)
     if waiting:
-        print(f"claims: {len(waiting)} runs are left; go on with --resume", file=sys.stderr)
+        print(f"claims: {len(waiting)} runs are left; continue with --resume", file=sys.stderr)
     return record
 
 
@@ -108,23 +108,23 @@ def _teller(progress: Progress, key: Key, runs: tuple[Run, ...], keys: list[Key]
 
 
 def chosen(book: Book, device: str, only: Sequence[str] | None, method: str = ONE_BY_ONE) -> list[Change]:
-    """Those measured on the device in this way; of these, the changes or workloads named, in that order."""
+    """Return the changes measured on the device in this way; if some are named, only those, in that order."""
     runnable = [change for change in book.runnable(device) if method != ROUNDS or in_rounds(change, book)]
     if not only:
         return runnable
     known = {*book.changes, *book.tasks}
     unknown = [name for name in only if name not in known]
     if unknown:
-        raise Refused(f"--only {unknown[0]}: no change or workload of that name; see --list")
+        raise Refused(f"--only {unknown[0]}: there is no change or workload of that name; see --list")
     _require_measurable([book.changes[name] for name in only if name in book.changes], runnable, device)
     found = [change.name for name in only for change in runnable if name in (change.name, change.workload)]
     return with_bases([book.changes[name] for name in dict.fromkeys(found)], book)
 
 
 def in_rounds(change: Change, book: Book) -> bool:
-    """Whether rounds tell anything of it, or of one that is compared with it."""
-    told = any(claim.measured_by == change.name and claim.measure not in ALONE for claim in book.claims)
-    return told or any(other.against == change.name for other in book.changes.values())
+    """Return whether rounds measure anything about the change, or about one that is compared with it."""
+    measured = any(claim.measured_by == change.name and claim.measure not in ALONE for claim in book.claims)
+    return measured or any(compared.against == change.name for compared in book.changes.values())
 
 
 def _require_measurable(named: Sequence[Change], runnable: Sequence[Change], device: str) -> None:
@@ -136,7 +136,7 @@ def _require_measurable(named: Sequence[Change], runnable: Sequence[Change], dev
 
 
 def with_bases(changes: Sequence[Change], book: Book) -> list[Change]:
-    """What another change is compared with must run beside it."""
+    """Add the changes that others are compared with: they must run beside them."""
     bases = [book.changes[change.against] for change in changes if change.against]
     return [*(base for base in bases if base not in changes), *changes]
 
@@ -170,8 +170,8 @@ def new_record(options: argparse.Namespace, session: Session, changes: Sequence[
 
 
 def _needs(session: Session, workload: str, size: str, processes: int) -> data.Needs:
-    one = data.needs(session.place, workload, size)
-    return replace(one, memory_mb=processes * one.memory_mb)
+    needed = data.needs(session.place, workload, size)
+    return replace(needed, memory_mb=processes * needed.memory_mb)
 
 
 def epochs_of(options: argparse.Namespace, book: Book, workload: str) -> int:
@@ -194,13 +194,13 @@ def command_line(options: argparse.Namespace) -> str:
 
 
 def resumed(before: Claims, now: Claims, share: int, book: Book) -> Claims:
-    """`before` with what is asked for now; changes that claims.toml has changed since are measured anew."""
+    """Return `before` with what is requested now; changes that claims.toml has changed since are measured anew."""
     for what, old, new in _conditions(before, now):
         if old != new:
-            raise Refused(f"the result was measured with {what} {old}, here it is {new}; write to another --out")
+            raise Refused(f"the result was measured with {what} {old}, but here it is {new}; choose another --out")
     stale = {name for name, print_ in now.changes.items() if before.changes.get(name, print_) != print_}
-    kept = [tuple(name for name in names if name not in stale) for names in before.blocks]
-    known = {name for names in kept for name in names}
+    retained = [tuple(name for name in names if name not in stale) for names in before.blocks]
+    known = {name for names in retained for name in names}
     added = [book.changes[name] for name in now.changes if name not in known]
     return replace(
         before,
@@ -209,8 +209,8 @@ def resumed(before: Claims, now: Claims, share: int, book: Book) -> Claims:
         epochs={**before.epochs, **now.epochs},
         sources={**before.sources, **now.sources},
         changes={**before.changes, **now.changes},
-        blocks=(*kept, *blocks_of(with_bases(added, book), share)),
-        taken=tuple(one for one in before.taken if one.run.arm not in stale),
+        blocks=(*retained, *blocks_of(with_bases(added, book), share)),
+        taken=tuple(taken for taken in before.taken if taken.run.arm not in stale),
     )
 
 
@@ -227,8 +227,8 @@ def _conditions(before: Claims, now: Claims) -> list[tuple[str, object, object]]
     return found
 
 
-def told(record: Claims, book: Book) -> str:
-    """One line per claim measured so far."""
+def figures_text(record: Claims, book: Book) -> str:
+    """Return one line per claim measured so far."""
     lines = []
     for claim in book.claims:
         found = claims_record.figure(record, claim, book) if claim.measured_by else None
@@ -259,8 +259,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=(claims_book.CPU, claims_book.CUDA), required=True)
     parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="changes or workloads, by commas")
-    parser.add_argument("--rounds", action="store_true", help="all arms of a block at once, taking turns (see above)")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="changes or workloads, separated by commas")
+    parser.add_argument(
+        "--rounds", action="store_true", help="run all arms of a block at once, taking turns (see above)"
+    )
     parser.add_argument("--repeats", type=int, help="runs of every arm of a block (default 2); with --rounds one")
     parser.add_argument("--share", type=int, default=1, help="changes that share one naive (default 1)")
     parser.add_argument(
@@ -269,11 +271,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="start no run, or block of rounds, after so many minutes")
     parser.add_argument("--max-minutes", type=float, help="a run may take this long; with --rounds, one epoch")
     parser.add_argument("--out", type=Path, help="results/<machine>/<date>-claims.json")
-    parser.add_argument("--resume", action="store_true", help="go on with --out")
-    parser.add_argument("--list", action="store_true", help="what would be measured")
+    parser.add_argument("--resume", action="store_true", help="continue the result in --out")
+    parser.add_argument("--list", action="store_true", help="list what would be measured")
     options = parser.parse_args(arguments)
     if options.out is None and not options.list:
-        parser.error("where to keep the result? --out FILE")
+        parser.error("where should the result go? add --out FILE")
     if options.rounds and options.repeats is not None:
         parser.error("--rounds trains every arm once; leave out --repeats")
     if options.rounds and options.epochs is not None and options.epochs < FEWEST_IN_ROUNDS:
@@ -283,7 +285,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.repeats is None:
         options.repeats = 1 if options.rounds else 2
     if min(options.repeats, options.share, 1 if options.epochs is None else options.epochs) < 1:
-        parser.error("--repeats, --share and --epochs are at least 1")
+        parser.error("--repeats, --share and --epochs must be at least 1")
     return options
 
 
@@ -297,7 +299,7 @@ def measured(options: argparse.Namespace, book: Book, changes: Sequence[Change])
         max_seconds=60 * minutes if minutes else None,
     )
     if options.out.exists() and not options.resume:
-        raise Refused(f"{options.out} is there already; go on with it: --resume, or choose another --out")
+        raise Refused(f"{options.out} exists already; continue it with --resume, or choose another --out")
     record = new_record(options, session, changes)
     if options.resume and options.out.exists():
         record = resumed(claims_record.load(options.out), record, options.share, book)
@@ -324,10 +326,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"claims: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("claims: interrupted; what had ended is kept, go on with --resume", file=sys.stderr)
+        print("claims: interrupted; finished runs are saved, continue with --resume", file=sys.stderr)
         return INTERRUPTED
-    print(told(record, book))
-    return 1 if any(one.run.ended != TRAINED for one in record.taken) else 0
+    print(figures_text(record, book))
+    return 1 if any(taken.run.ended != TRAINED for taken in record.taken) else 0
 
 
 if __name__ == "__main__":

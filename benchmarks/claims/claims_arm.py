@@ -22,7 +22,7 @@ Runner = Callable[[process.Arm, Key, Path, process.OnLine], Run]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changed(process.Arm):
-    """naive.py in a copy of the workloads, with the change made."""
+    """naive.py in a copy of the workloads, with the change applied."""
 
     more: tuple[str, ...]  # arguments
 
@@ -59,7 +59,7 @@ def trained(session: Session, record: Claims, key: Key, folder: Path, run: Runne
 
 
 def _published(run: Run) -> Run:
-    """What broke may name folders of this machine, and results are committed."""
+    """Remove the folders of this machine from error texts, since results are committed."""
 
     def plain(text: str) -> str:
         return text.replace(sys.prefix, "PYTHON").replace(tempfile.gettempdir(), "TMP")

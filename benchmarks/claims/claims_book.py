@@ -27,7 +27,7 @@ USUAL = {TRAINING: TRAINING, START: STARTUP, RECIPE: TRAINING}  # by kind, where
 
 
 class BookWrong(ValueError):
-    """claims.toml says something that cannot be; the text says where."""
+    """claims.toml contradicts itself or the workloads; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,9 +83,9 @@ class Book:
     claims: tuple[Claim, ...]
 
     def parts(self, change: Change, device: str) -> list[Change]:
-        """The change itself and those it puts together, less what is not measured on the device."""
-        others = [part for name in change.together for part in self.parts(self.changes[name], device)]
-        unique = {one.name: one for one in others if device not in one.not_on}
+        """Return the change itself and those it combines, without what is not measured on the device."""
+        parts = [part for name in change.together for part in self.parts(self.changes[name], device)]
+        unique = {part.name: part for part in parts if device not in part.not_on}
         return [*unique.values(), change]
 
     def runnable(self, device: str) -> list[Change]:
@@ -95,7 +95,7 @@ class Book:
         return self.tasks[workload].epochs[size]
 
     def edits(self, change: Change | None, workload: str, device: str) -> list[Edit]:
-        """All edits of a run; of naive where there is no change."""
+        """Return all edits of a run; those of naive if there is no change."""
         own = [edit for part in self.parts(change, device) for edit in part.edits] if change else []
         return [*self.tasks[workload].edits, *own]
 
@@ -104,7 +104,7 @@ class Book:
         return [word for part in parts for word in part.arguments.get(size, part.arguments.get("", ()))]
 
     def fingerprint(self, change: Change, device: str, size: str) -> str:
-        """Differs where another thing would be run."""
+        """Return a fingerprint that differs whenever something different would be run."""
         edits = [(edit.file, edit.old, edit.new, edit.times) for edit in self.edits(change, change.workload, device)]
         words = [change.workload, change.against, self.arguments(change, device, size), edits]
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
@@ -114,9 +114,9 @@ def read(path: Path = BOOK) -> Book:
     toml = _toml()
     found = toml.loads(path.read_text(encoding="utf-8"))
     _known(found, ("reports", "workloads", "changes", "claims"), path.name)
-    tasks = {name: _task(name, one) for name, one in found["workloads"].items()}
-    changes = {name: _change(name, one, tasks) for name, one in found["changes"].items()}
-    claims = tuple(_claim(one, found["reports"], changes) for one in found["claims"])
+    tasks = {name: _task(name, table) for name, table in found["workloads"].items()}
+    changes = {name: _change(name, table, tasks) for name, table in found["changes"].items()}
+    claims = tuple(_claim(table, found["reports"], changes) for table in found["claims"])
     for change in changes.values():
         named = [*change.together, *([change.against] if change.against else [])]
         missing = [name for name in named if name not in changes]
@@ -125,7 +125,7 @@ def read(path: Path = BOOK) -> Book:
 
 
 def make(place: Path, workload: str, edits: Iterable[Edit], into: Path) -> Path:
-    """A copy of the workloads with the edits made; the original stays as it is."""
+    """Make a copy of the workloads with the edits applied; the original does not change."""
     shutil.copytree(place, into, ignore=shutil.ignore_patterns("__pycache__"))
     for edit in edits:
         path = into / workload / edit.file
@@ -136,12 +136,12 @@ def make(place: Path, workload: str, edits: Iterable[Edit], into: Path) -> Path:
 def edited(text: str, edit: Edit) -> str:
     found = text.count(edit.old)
     if found != edit.times:
-        raise BookWrong(f"{edit.file} has {found} times, not {edit.times} times, the text:\n{edit.old}")
+        raise BookWrong(f"{edit.file} contains this text {found} times, not {edit.times} times:\n{edit.old}")
     return text.replace(edit.old, edit.new)
 
 
 def source(place: Path, workload: str) -> str:
-    """Of naive.py and all it imports from the workloads: another arm beside it changes nothing here."""
+    """Return the source of naive.py and all it imports from the workloads; other arms' files do not count."""
     found: dict[str, bytes] = {}
     waiting = [place / workload / "naive.py"]
     while waiting:
@@ -150,7 +150,7 @@ def source(place: Path, workload: str) -> str:
         if name not in found:
             found[name] = path.read_bytes()
             beside = [folder / f"{module}.py" for module in _imported(found[name]) for folder in (path.parent, place)]
-            waiting += [one for one in beside if one.is_file()]
+            waiting += [path for path in beside if path.is_file()]
     digest = hashlib.sha256()
     for name, text in sorted(found.items()):
         digest.update(name.encode() + b"\0" + text + b"\0")
@@ -171,7 +171,7 @@ def _toml() -> Any:
             return importlib.import_module(name)
         except ModuleNotFoundError:
             continue
-    raise BookWrong("this Python reads no TOML by itself; type: pip install tomli")
+    raise BookWrong("this Python cannot read TOML; type: pip install tomli")
 
 
 def _task(name: str, found: Mapping[str, Any]) -> Task:
@@ -197,7 +197,7 @@ def _change(name: str, found: Mapping[str, Any], tasks: Mapping[str, Task]) -> C
 
 
 def _edits(found: Sequence[Sequence[Any]]) -> tuple[Edit, ...]:
-    return tuple(Edit(file=one[0], old=one[1], new=one[2], times=(*one, 1)[3]) for one in found)
+    return tuple(Edit(file=edit[0], old=edit[1], new=edit[2], times=(*edit, 1)[3]) for edit in found)
 
 
 def _claim(found: Mapping[str, Any], reports: Mapping[str, str], changes: Mapping[str, Change]) -> Claim:

@@ -71,15 +71,17 @@ class Claims:
     method: str = ONE_BY_ONE  # or ROUNDS
 
     def plus(self, taken: Taken) -> Claims:
-        """In place of an earlier run of the same arm and seed."""
-        kept = [one for one in self.taken if (one.block, one.run.key) != (taken.block, taken.run.key)]
-        return replace(self, taken=(*kept, taken))
+        """Return the record with this run, in place of an earlier one of the same arm and seed."""
+        retained = [
+            earlier for earlier in self.taken if (earlier.block, earlier.run.key) != (taken.block, taken.run.key)
+        ]
+        return replace(self, taken=(*retained, taken))
 
     def block_of(self, change: str) -> int | None:
         return next((number for number, names in enumerate(self.blocks) if change in names), None)
 
     def runs(self, block: int, arm: str) -> list[Run]:
-        found = [one.run for one in self.taken if (one.block, one.run.arm) == (block, arm)]
+        found = [taken.run for taken in self.taken if (taken.block, taken.run.arm) == (block, arm)]
         return sorted(found, key=lambda run: run.seed)
 
 
@@ -94,7 +96,7 @@ class Figure:
 
 
 def save(record: Claims, path: Path) -> None:
-    """Atomic: after a crash all finished runs are there."""
+    """Save atomically, so that after a crash all finished runs are there."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft.write_text(to_json(record), encoding="utf-8")
@@ -109,7 +111,7 @@ def load(path: Path) -> Claims:
 
 
 def works(run: Run, measure: str) -> list[Work]:
-    """The units of one run: its epochs but the first, or the run as a whole."""
+    """Return the units of one run: its epochs but the first, or the run as a whole."""
     if measure == TRAINING:
         return steady(contract.read(run.lines))
     if measure == STARTUP:
@@ -127,7 +129,7 @@ def _printed(run: Run, name: str) -> list[float]:
 
 
 def figure(record: Claims, claim: Claim, book: Book) -> Figure | None:
-    """None where the change was not run."""
+    """Return the figure of one claim, or None if its change was not run."""
     change = book.changes[claim.measured_by or ""]
     block = record.block_of(change.name)
     in_rounds = record.method == ROUNDS
@@ -155,8 +157,8 @@ def _bases(record: Claims, block: int, change: Change) -> list[Run]:
 
 
 def spread(record: Claims, measure: str) -> Spread | None:
-    """Between runs of the same arm; None where no arm has run twice."""
-    arms = {(one.block, one.run.arm) for one in record.taken}
+    """Return the spread between runs of the same arm; None if no arm has run twice."""
+    arms = {(taken.block, taken.run.arm) for taken in record.taken}
     return spread_of([math.log(throughput([run])) for run in _arm(record.runs(*arm), measure)] for arm in sorted(arms))
 
 
@@ -178,7 +180,7 @@ def _ratio_in_rounds(record: Claims, measure: str, before: Sequence[list[Work]],
 
 
 def luck(record: Claims, measure: str) -> Spread | None:
-    """Between processes of one program, beyond what their rounds show; None without a block of two naive."""
+    """Return the spread between processes of one program beyond what rounds show; None without two naive in a block."""
     controls = [logs for _, logs in _controls(record, measure)]
     if not controls:
         return None
@@ -187,7 +189,7 @@ def luck(record: Claims, measure: str) -> Spread | None:
 
 
 def controls(record: Claims) -> list[tuple[str, Ratio]]:
-    """Naive against itself in training, for each block: its workload, and the interval that its rounds alone give."""
+    """Return naive against itself in training, per block: its workload, and the interval from its rounds alone."""
     certain = Spread(deviation=0.0, freedom=1)
     return [(workload, _interval(logs, certain, 0.0)) for workload, logs in _controls(record, TRAINING)]
 
@@ -202,17 +204,17 @@ def _controls(record: Claims, measure: str) -> list[tuple[str, list[float]]]:
 
 
 def _by_round(before: Sequence[list[Work]], after: Sequence[list[Work]]) -> list[float]:
-    """Logarithm of before / after in each round; memory has one figure for all of them."""
+    """Return the logarithm of before / after in each round; memory has one figure for all of them."""
     pairs = zip(_mean_logs(before), _mean_logs(after), strict=False)
-    return [one - other for one, other in pairs]
+    return [old - new for old, new in pairs]
 
 
 def _mean_logs(arm: Sequence[list[Work]]) -> list[float]:
-    return [fmean(math.log(one.seconds / one.samples) for one in units) for units in zip(*arm, strict=False)]
+    return [fmean(math.log(unit.seconds / unit.samples) for unit in units) for units in zip(*arm, strict=False)]
 
 
 def _interval(logs: Sequence[float], process: Spread, processes: float) -> Ratio:
-    """`processes` times the variance of one process is that of the ratio. Without any variance it is a point."""
+    """Return the interval; the ratio's variance is `processes` times that of a process. Without any it is a point."""
     value = math.exp(fmean(logs))
     parts = [(_of_mean(logs), len(logs) - 1), (processes * process.deviation**2, process.freedom)]
     total = sum(part for part, _ in parts)
@@ -224,22 +226,22 @@ def _interval(logs: Sequence[float], process: Spread, processes: float) -> Ratio
 
 
 def _of_mean(logs: Sequence[float]) -> float:
-    """The variance of their mean."""
+    """Return the variance of the mean of the logarithms."""
     return variance(logs) / len(logs) if len(logs) > 1 else 0.0
 
 
 def _arm(runs: Sequence[Run], measure: str) -> list[list[Work]]:
     units = [works(run, measure) for run in runs if run.ended == TRAINED]
-    return [one for one in units if one]
+    return [unit for unit in units if unit]
 
 
 def _lost(run: Run) -> str | None:
-    """A training that broke down is no faster training."""
+    """Return what a training lost, or None: one that broke down is not a faster training."""
     return next((found[1] for line in run.lines if (found := LOST.search(line.text))), None)
 
 
 def _first_epochs(naive: Sequence[Run], changed: Sequence[Run]) -> tuple[float, float] | None:
-    """Of the first run: what was compiled is read from torch's cache in later ones."""
+    """Return first epochs of the first run: later ones read what was compiled from torch's cache."""
     firsts = [
         [contract.read(run.lines).epochs[0].seconds for run in runs if run.ended == TRAINED][:1]
         for runs in (naive, changed)

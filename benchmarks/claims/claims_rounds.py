@@ -1,11 +1,11 @@
-"""Trains several programs by turns, so that a machine that is faster in one minute than in the next is so for all.
+"""Train several programs by turns, so that a machine that is faster in one minute than in the next is so for all.
 
-All are started, load their data and train their first epoch side by side; what is compiled or tuned is so by then. From
-the second epoch on exactly one trains at a time, one epoch each, and the order rotates from round to round: A B C,
-B C A, C A B. After the last round all are let go and end by themselves.
+All are started, load their data and train their first epoch side by side, in which all compiling and tuning happens.
+From the second epoch on exactly one trains at a time, one epoch each, and the order rotates from round to round: A B C,
+B C A, C A B. After the last round all are released and end by themselves.
 
 Each process has a line to here, a Unix socket that claims_process/sitecustomize.py opens. After each epoch it says so
-and waits until it is told to go on, or the line is cut. Nothing of a workload goes on meanwhile, nor is timed: what was
+and waits for a signal, or until the line is cut. Nothing of a workload goes on meanwhile, nor is timed: what was
 left to the device has been read, workers have ended or wait to be asked for batches, and the next epoch asks them once
 its clock runs. One that dies or is too slow is ended, and the others go on without it.
 """
@@ -45,7 +45,7 @@ Start = Callable[[OnLine], Run]  # trains to the end; what its OnLine raises end
 
 
 def perform(session: Session, record: Claims, run: Runner = process.run) -> Claims:
-    """All blocks that are left, each kept when it ended."""
+    """Run all blocks that are left, and save each when it ends."""
     began = time.monotonic()
     waiting = blocks_left(record)
     while waiting and not claims_arm.late(began, session.minutes):
@@ -55,19 +55,23 @@ def perform(session: Session, record: Claims, run: Runner = process.run) -> Clai
             _tell(ended)
         claims_record.save(record, session.out)
     if waiting:
-        print(f"claims: {len(waiting)} blocks are left; go on with --resume", file=sys.stderr)
+        print(f"claims: {len(waiting)} blocks are left; continue with --resume", file=sys.stderr)
     return record
 
 
 def blocks_left(record: Claims) -> list[int]:
-    """Where an arm did not run. One that broke is not tried again; naive is, since all are compared with it."""
-    ran = {(one.block, one.run.arm) for one in record.taken if one.run.ended == TRAINED or one.run.arm not in NAIVES}
+    """Return blocks in which an arm did not run. Broken arms are not retried, but naive is: all are compared to it."""
+    ran = {
+        (taken.block, taken.run.arm)
+        for taken in record.taken
+        if taken.run.ended == TRAINED or taken.run.arm not in NAIVES
+    }
     blocks = enumerate(record.blocks)
     return [block for block, names in blocks if names and not ran >= {(block, arm) for arm in arms_of(names)}]
 
 
 def arms_of(names: Sequence[str]) -> list[str]:
-    """By turns in this order. The two naive are half a round apart, so that one of them is near to every change."""
+    """Return the arms in the order of their turns; two naive half a round apart, so that one is near every change."""
     half = len(names) // 2
     return [NAIVE, *names[:half], NAIVE_AGAIN, *names[half:]]
 
@@ -132,14 +136,14 @@ class Seat:
             raise GivenUp
 
     def take(self, door: socket.socket) -> None:
-        """The line of its process, unless that ended before. It is this one's, since the next one starts later."""
+        """Take the line of its process, unless that ended first. It must be this one's: the next one starts later."""
         while self._line is None and not self.run.done():
             with suppress(TimeoutError):
                 self._line, _ = door.accept()
                 self._line.settimeout(LOOK_EVERY)
 
     def wait(self, until: float) -> None:
-        """For the end of its epoch, or of its process, which does not live much longer than `until`."""
+        """Wait for the end of its epoch, or of its process, which does not live much longer than `until`."""
         while not self.run.done():
             if self._heard():
                 return
@@ -163,7 +167,7 @@ class Seat:
                 self._line.sendall(b".")
 
     def let_go(self) -> None:
-        """It never waits again."""
+        """Release the process: it never waits again."""
         if self._line:
             self._line.close()
 
@@ -173,7 +177,7 @@ class Seat:
 
 
 def by_turns(starts: Mapping[str, Start], rounds: int, max_seconds: float | None) -> dict[str, Run]:
-    """How each ended. `max_seconds` are for the start and the first epoch, for each later one, and for the end."""
+    """Return how each ended. `max_seconds` apply to the start and first epoch, to each later one, and to the end."""
     seats: dict[str, Seat] = {}
     with _door() as door, ThreadPoolExecutor(len(starts)) as pool:
         try:
@@ -205,14 +209,14 @@ def _wait_for(seats: Sequence[Seat], max_seconds: float) -> None:
 
 
 def rotated(seats: Sequence[Seat], number: int) -> list[Seat]:
-    """Over as many rounds as there are seats each is once at every place, and none has two turns in a row."""
+    """Rotate the order: over as many rounds as seats each has every place once, and none has two turns in a row."""
     first = number % len(seats)
     return [*seats[first:], *seats[:first]]
 
 
 @contextmanager
 def _door() -> Iterator[socket.socket]:
-    """Where processes that start now come to."""
+    """Open the socket to which processes that start now connect."""
     with tempfile.TemporaryDirectory(prefix="hotlap-") as folder, socket.socket(socket.AF_UNIX) as door:
         address = str(Path(folder) / "turns")
         door.bind(address)

@@ -1,4 +1,4 @@
-"""Makes docs/claims.md from claims.toml and the results of claims.py.
+"""Make docs/claims.md from claims.toml and the results of claims.py.
 
 `python benchmarks/claims/render_claims.py [--check]`
 
@@ -26,8 +26,8 @@ from hotlap.judge.ratio import Ratio
 HERE = Path(__file__).resolve().parents[1]
 PAGE = HERE.parent / "docs" / "claims.md"
 RESULTS = "*/*-claims*.json"
-NEXT_TO_NOTHING = 0.05  # about a claim of hardly any gain: an interval that reaches further tells nothing
-LONGER = 1.5  # a first epoch is told apart when it is longer by this factor
+NEXT_TO_NOTHING = 0.05  # for a claim of hardly any gain: an interval that reaches further says nothing
+LONGER = 1.5  # a first epoch is shown separately if it is longer by this factor
 
 HEAD = """# What the five reports claim, and what was measured
 
@@ -36,20 +36,20 @@ results named below; do not edit.
 
 Every gain is a factor, before / after: seconds per sample, seconds, or MiB without the change over the same with it, so
 1.00 is no gain and below 1 is a loss. *faster by x %* in a report counts as 1 + x, the smaller reading, unless it shows
-seconds. Each change was made alone to `naive.py` of the bundled workload and trained beside `naive.py` as it is
-(`python benchmarks/claims/claims.py`), each in a process of its own, in one of two ways:
+seconds. Each change was made alone to `naive.py` of the bundled workload and trained along with the unchanged
+`naive.py` (`python benchmarks/claims/claims.py`), each in a process of its own, in one of two ways:
 
 - *one by one*: the processes run one after another, interleaved, twice each. [a, b] is the 95 % interval, from how much
   two runs of the same program differ, pooled over all programs of a result.
 - *in rounds*, where the command below says `--rounds`: the processes are started together and train their first epoch
   side by side, which is not measured. Then they take turns: one trains one epoch while all others wait, so that a
   machine that is slower for a minute is slower for all. The factor is the mean of those of the rounds, and [a, b] comes
-  from how much the rounds differ. `naive.py` runs twice, and *naive against itself* should be 1.00: what it is off by
-  more than its rounds explain is the luck of a process, and widens every [a, b] of that result. What is tuned by the
-  clock in the first epoch (cuDNN's autotuner, `max-autotune`) is tuned beside the others. Start-up, a first epoch and
-  memory of the host need processes that start alone, so they are always measured one by one.
+  from how much the rounds differ. `naive.py` runs twice, and *naive against itself* should be 1.00: a deviation beyond
+  what its rounds explain is the luck of a process, and widens every [a, b] of that result. Whatever is tuned by timing
+  in the first epoch (cuDNN's autotuner, `max-autotune`) is tuned while the others run. Start-up, a first epoch and
+  host memory need processes that start alone, so they are always measured one by one.
 
-What a gain is in:
+What *gain in* means:
 
 | gain in | what was measured |
 | --- | --- |
@@ -57,14 +57,14 @@ What a gain is in:
 | validation | seconds of validation in an epoch |
 | start-up | from the start of the process to the first epoch, imports included |
 | memory | peak of all processes of the run; on a GPU the most that torch had reserved there, without the CUDA context |
-| recipe | a changed hyper-parameter: other training, no gain of speed, whatever the clock says |
+| recipe | a changed hyper-parameter: a different training, not a gain of speed, whatever the clock says |
 
-A gain in validation, in start-up or by another recipe is not one in training, and they do not add up.
+A gain in validation, in start-up or by a different recipe is not a gain in training, and they do not add up.
 
 The words after a figure judge its interval. *as claimed*: it meets the claimed range and not 1.00, or, where hardly any
 gain is claimed, it is near; *too uncertain*: it meets both, or reaches far; *no gain shown*: it meets 1.00 only. Where
-a report speaks of a part, the whole was measured, and only gain or loss is told. One interval in twenty misses by
-chance, and there are many here. *why* is how we explain it: reasoned from the code, not measured by itself.
+a report speaks of a part, the whole was measured, and only gain or loss is stated. One interval in twenty misses by
+chance, and there are many here. *why* is our explanation: reasoned from the code, not measured by itself.
 """
 GAINS = {TRAINING: "training", VALIDATION: "validation", START: "start-up", MEMORY: "memory", RECIPE: "recipe"}
 DEVICES = {CUDA: "GPU", CPU: "CPU"}
@@ -72,7 +72,7 @@ DEVICES = {CUDA: "GPU", CPU: "CPU"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """The machine shown for one device; its results, newest first."""
+    """The machine shown for one device, with its results, newest first."""
 
     device: str
     results: tuple[tuple[Path, Claims], ...]
@@ -83,13 +83,13 @@ class Column:
             return DEVICES[self.device]
         machine = self.results[0][1].machine
         where = machine.gpu if self.device == CUDA else f"{machine.cores} CPU cores"
-        return f"{where}, size {' and '.join(dict.fromkeys(one.size for _, one in self.results))}"
+        return f"{where}, size {' and '.join(dict.fromkeys(record.size for _, record in self.results))}"
 
     def figure(self, claim: Claim, book: Book) -> Figure | None:
-        """The newest; a first epoch is that of the newest result in which processes start alone."""
+        """Return the newest figure; its first epoch is from the newest result in which processes start alone."""
         all_of_them = (claims_record.figure(record, claim, book) for _, record in self.results)
-        found = [one for one in all_of_them if one is not None]
-        firsts = [one.first_epoch for one in found if one.first_epoch and not one.stale]
+        found = [figure for figure in all_of_them if figure is not None]
+        firsts = [figure.first_epoch for figure in found if figure.first_epoch and not figure.stale]
         return replace(found[0], first_epoch=firsts[0] if firsts else None) if found else None
 
 
@@ -99,12 +99,12 @@ def columns(folder: Path) -> list[Column]:
 
 
 def _column(records: Sequence[tuple[Path, Claims]], device: str) -> Column:
-    own = sorted((one for one in records if one[1].device == device), key=lambda one: one[1].date, reverse=True)
-    return Column(device=device, results=tuple(one for one in own if one[0].parent == own[0][0].parent))
+    own = sorted((pair for pair in records if pair[1].device == device), key=lambda pair: pair[1].date, reverse=True)
+    return Column(device=device, results=tuple(pair for pair in own if pair[0].parent == own[0][0].parent))
 
 
 def page(folder: Path, book: Book) -> str:
-    """The whole page for the results in folder/results."""
+    """Return the whole page for the results in folder/results."""
     shown = columns(folder)
     parts = [HEAD, _sources(shown)]
     for number, title in book.reports.items():
@@ -137,7 +137,7 @@ def _controls(record: Claims) -> str:
 
 
 def _table(claims: Sequence[Claim], shown: Sequence[Column], book: Book) -> str:
-    headings = ("change", "the report says", "gain in", "as a factor", *(one.heading for one in shown), "why")
+    headings = ("change", "the report says", "gain in", "as a factor", *(column.heading for column in shown), "why")
     lines = [headings, ("---",) * len(headings), *(_row(claim, shown, book) for claim in claims)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
@@ -158,7 +158,7 @@ def _claimed(claim: Claim) -> str:
 
 
 def cell(claim: Claim, column: Column, book: Book) -> str:
-    """What stands in one column for one claim."""
+    """Return the cell of one claim in one column."""
     if claim.measured_by is None:
         return f"not measured: {claim.not_measured}"
     not_on = book.changes[claim.measured_by].not_on
@@ -193,7 +193,7 @@ def _figure(value: Ratio) -> str:
 
 
 def verdict(value: Ratio, claim: Claim) -> str:
-    """What the interval says of the claim."""
+    """Return what the interval says about the claim."""
     if value.low is None or value.high is None:
         return "too few samples to judge"
     if claim.kind == RECIPE:
@@ -204,8 +204,8 @@ def verdict(value: Ratio, claim: Claim) -> str:
     low, high = claim.factor
     if value.low <= high and value.high >= low:
         near = low - NEXT_TO_NOTHING <= value.low and value.high <= high + NEXT_TO_NOTHING
-        told = near if low <= 1 <= high else not meets_one
-        return "as claimed" if told else "too uncertain"
+        is_claimed = near if low <= 1 <= high else not meets_one
+        return "as claimed" if is_claimed else "too uncertain"
     if high < 1:
         return "less loss than claimed" if value.low > high else "more loss than claimed"
     if value.low > high:
@@ -215,7 +215,7 @@ def verdict(value: Ratio, claim: Claim) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    parser.add_argument("--check", action="store_true", help="write nothing; compare only")
     text = page(HERE, claims_book.read())
     if not parser.parse_args(arguments).check:
         PAGE.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How fast the encoders are.
+"""Measure how fast the encoders are.
 
 `python benchmarks/engine/encoders.py [--rows 100000] [--part bits|two_grams] [--out FILE]`
 
@@ -39,7 +39,7 @@ COLUMNS = ("given_name", "surname", "birth_date")
 
 
 def people(rows: int) -> dict[str, np.ndarray]:
-    """Columns of bytes; the bits are drawn, since their speed does not depend on which are set."""
+    """Return columns of bytes; the bits are random, since the speed does not depend on which are set."""
     random = np.random.default_rng(0)
     letters = random.integers(ord("a"), ord("z") + 1, (rows, 24), dtype=np.uint8)
     lengths = random.integers(3, 13, (rows, 2))
@@ -82,7 +82,7 @@ def seconds_of(run: Callable[[], Tensor]) -> tuple[float, Tensor]:
 
 
 def compared(slow: Callable[[], Tensor], ways: dict[str, Callable[[], Tensor]]) -> dict[str, Any]:
-    """Seconds of the slow way and of each fast one, and whether the numbers are the same."""
+    """Time the slow way and each fast one, and compare their numbers."""
     slow_seconds, expected = seconds_of(slow)
     rows: dict[str, Any] = {"apply_seconds": slow_seconds, "ways": {}}
     for name, way in ways.items():
@@ -133,7 +133,7 @@ PARTS = {"bits": measured_bits, "two_grams": measured_two_grams}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--part", choices=tuple(PARTS), help="only this; the other is kept from the file")
+    parser.add_argument("--part", choices=tuple(PARTS), help="measure only this; the other is taken from the file")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     columns = people(arguments.rows)

@@ -32,8 +32,8 @@ def ways(sizes: list[Any], clip: float | None) -> dict[str, Captured]:
     for name in ("torch", "engine"):
         made = [nn.Parameter(torch.randn(size, device=device)) for size in sizes]
         optimizer = torch.optim.Adam(made, lr=torch.tensor(1e-3, device=device), fused=True, capturable=True)
-        for one in made:
-            one.grad = torch.randn_like(one)
+        for parameter in made:
+            parameter.grad = torch.randn_like(parameter)
         optimizer.step()
         launch = adam.one_launch(optimizer, clip, device)
         assert launch is not None
@@ -41,7 +41,9 @@ def ways(sizes: list[Any], clip: float | None) -> dict[str, Captured]:
         if name == "engine":
             found[name] = Captured(launch.step)
         elif clipping is not None:
-            found[name] = Captured(lambda clipping=clipping, one=optimizer, made=made: clipping.step(one, made))
+            found[name] = Captured(
+                lambda clipping=clipping, optimizer=optimizer, made=made: clipping.step(optimizer, made)
+            )
         else:
             found[name] = Captured(optimizer.step)
     return found
@@ -52,7 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("no GPU is there")
+        parser.error("this machine has no GPU that torch can use")
     results = []
     for model, sizes in MODELS.items():
         for clip in (None, 1.0):

@@ -1,4 +1,4 @@
-"""What engine_start.py and engine_files.py share: fresh processes, by turns, every sample written down."""
+"""What engine_start.py and engine_files.py share: fresh processes, by turns, with every sample saved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ASKED = 10.0  # times faster
 
 @contextmanager
 def modules_of(workload: str) -> Any:
-    """Inside, the modules of a workload are imported by plain names, as its scripts do."""
+    """Import the modules of a workload by plain names within the block, as its scripts do."""
     before = list(sys.path)
     sys.path[:0] = [str(workloads.folder() / workload), str(ROOT)]
     try:
@@ -35,12 +35,12 @@ def modules_of(workload: str) -> Any:
 
 
 def data_folder(workload: str, size: str) -> Path:
-    """Made before anything is timed."""
+    """Return the workload's data, made before anything is timed."""
     return data.make(workloads.folder(), workload, size, lambda name, seconds: None)
 
 
 def in_a_process(script: str, words: Sequence[str], environment: dict[str, str]) -> dict[str, Any]:
-    """What the script prints last, as JSON; it is told when it was started, on the clock of all processes."""
+    """Return what the script prints last, as JSON; it gets its start time on the clock that all processes share."""
     command = [sys.executable, script, *words, "--began", repr(time.monotonic())]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -50,13 +50,13 @@ def in_a_process(script: str, words: Sequence[str], environment: dict[str, str])
 
 
 def by_turns(rounds: range) -> list[tuple[int, str]]:
-    """A B, then B A: a drift of the machine hits both alike."""
+    """Yield A B, then B A, so that a drift of the machine hits both alike."""
     order = [(SLOW, FAST), (FAST, SLOW)]
     return [(number, arm) for number in rounds for arm in order[number % 2]]
 
 
 class Record:
-    """The file of a benchmark, rewritten after every sample; a file that is there is gone on with."""
+    """The file of a benchmark, rewritten after every sample; an existing file is continued."""
 
     def __init__(self, path: Path | None, benchmark: str, size: str, device: str | None) -> None:
         here, self.device = look(device)
@@ -79,7 +79,7 @@ class Record:
     def _go_on(self, found: dict[str, Any], path: Path) -> None:
         for name in ("benchmark", "size", "device", "machine", "versions"):
             if found[name] != json.loads(json.dumps(self.content[name])):
-                sys.exit(f"{path} holds another {name}; name another --out to begin anew")
+                sys.exit(f"{path} holds another {name}; choose another --out to start over")
         self.content["samples"] = found["samples"]
 
     @property
@@ -88,8 +88,8 @@ class Record:
         return found
 
     def rounds(self, count: int) -> range:
-        """So many more."""
-        first = 1 + max((one["round"] for one in self.samples), default=-1)
+        """Return the numbers of this many more rounds."""
+        first = 1 + max((sample["round"] for sample in self.samples), default=-1)
         return range(first, first + count)
 
     def add(self, sample: dict[str, Any]) -> None:
@@ -100,17 +100,20 @@ class Record:
             self.path.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
 
     def summary(self) -> dict[str, Any] | None:
-        """Median seconds of both, and how many times faster, with its 95 % interval; whether the results are alike."""
-        seconds = {arm: [one["seconds"] for one in self.samples if one["arm"] == arm] for arm in (SLOW, FAST)}
+        """Return median seconds of both arms, the factor with its 95 % interval, and whether the results are alike."""
+        seconds = {arm: [sample["seconds"] for sample in self.samples if sample["arm"] == arm] for arm in (SLOW, FAST)}
         if not all(seconds.values()):
             return None
-        runs = {arm: [[Work(samples=1, seconds=one) for one in run] for run in found] for arm, found in seconds.items()}
+        runs = {
+            arm: [[Work(samples=1, seconds=sample) for sample in run] for run in found]
+            for arm, found in seconds.items()
+        }
         faster = ratio(runs[FAST], runs[SLOW])
-        middle = {arm: statistics.median(one for run in found for one in run) for arm, found in seconds.items()}
-        alike = len({json.dumps(one["result"]) for one in self.samples}) == 1
+        middle = {arm: statistics.median(sample for run in found for sample in run) for arm, found in seconds.items()}
+        alike = len({json.dumps(sample["result"]) for sample in self.samples}) == 1
         return {"seconds": middle, "times_faster": asdict(faster), "results_alike": alike}
 
-    def told(self) -> str:
+    def summary_line(self) -> str:
         found = self.content.get("summary")
         if found is None:
             return "nothing to compare yet"

@@ -1,4 +1,4 @@
-"""Judging the files of the leak workload: one at a time, as its report did, against all of them in one pass.
+"""Evaluate the files of the leak workload: one at a time, as its report did, against all of them in one pass.
 
 `python benchmarks/engine/engine_files.py [--size small] [--device cuda] [--rounds 5] [--repeats 4] [--out FILE]`
 
@@ -26,7 +26,7 @@ SPREAD = 4.0  # standard deviation of the logits: decided, as those of a trained
 
 
 def decided(model: Any, mel: Any) -> Any:
-    """Half of the segments above the threshold, few of them near it."""
+    """Put half of the segments above the threshold, few of them near it."""
     import torch
 
     with torch.no_grad():
@@ -68,7 +68,7 @@ def both_ways(folder: Path, device: str) -> dict[str, Callable[[], float]]:
 
 
 def seconds_of(way: Callable[[], float]) -> tuple[float, float]:
-    """Both end with a number on the host: the device is done."""
+    """Time one evaluation; both arms end with a number on the host, so the device is done."""
     began = time.perf_counter()
     found = way()
     return time.perf_counter() - began, found
@@ -116,7 +116,7 @@ def main() -> None:
     for number in record.rounds(arguments.rounds):
         for sample in in_a_process(__file__, ["--round", str(number), *words], dict(os.environ))["both"]:
             record.add(sample)
-    print(record.told(), flush=True)
+    print(record.summary_line(), flush=True)
 
 
 if __name__ == "__main__":

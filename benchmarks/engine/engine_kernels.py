@@ -29,49 +29,52 @@ class Kernel(NamedTuple):
 
 
 def kernels_of(trace: dict[str, Any]) -> list[Kernel]:
-    """In the order they began."""
+    """Return the kernels in the order in which they began."""
     found = [
-        Kernel(one["ts"], one["dur"], one["args"]["stream"], one["name"])
-        for one in trace["traceEvents"]
-        if one.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+        Kernel(event["ts"], event["dur"], event["args"]["stream"], event["name"])
+        for event in trace["traceEvents"]
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
     ]
     return sorted(found)
 
 
 def by_name(kernels: list[Kernel]) -> list[str]:
     lengths: dict[str, list[float]] = defaultdict(list)
-    for one in kernels:
-        lengths[one.name].append(one.length)
+    for kernel in kernels:
+        lengths[kernel.name].append(kernel.length)
     most = sorted(lengths.items(), key=lambda item: -sum(item[1]))[:SHOWN]
     return [
-        f"{sum(each) / 1e3:9.2f} ms {len(each):8} × {sum(each) / len(each):6.2f} µs  {name[:WIDTH]}"
-        for name, each in most
+        f"{sum(durations) / 1e3:9.2f} ms {len(durations):8} × {sum(durations) / len(durations):6.2f} µs  {name[:WIDTH]}"
+        for name, durations in most
     ]
 
 
 def with_idle(kernels: list[Kernel]) -> list[tuple[float, Kernel]]:
-    """Each with the microseconds before it in which none ran."""
+    """Return each kernel with the microseconds before it in which none ran."""
     found, busy_until = [], kernels[0].start if kernels else 0.0
-    for one in kernels:
-        found.append((max(0.0, one.start - busy_until), one))
-        busy_until = max(busy_until, one.start + one.length)
+    for kernel in kernels:
+        found.append((max(0.0, kernel.start - busy_until), kernel))
+        busy_until = max(busy_until, kernel.start + kernel.length)
     return found
 
 
 def longest_idle(kernels: list[Kernel]) -> list[str]:
-    """In the second half, when all is prepared."""
+    """List the longest idle times in the second half, when everything is prepared."""
     kernels = kernels[len(kernels) // 2 :]
     most = sorted(with_idle(kernels), reverse=True)[:SHOWN]
     begin = kernels[0].start
-    return [f"{(one.start - begin) / 1e3:10.2f} ms  idle {gap:9.1f} µs before {one.name[:WIDTH]}" for gap, one in most]
+    return [
+        f"{(kernel.start - begin) / 1e3:10.2f} ms  idle {gap:9.1f} µs before {kernel.name[:WIDTH]}"
+        for gap, kernel in most
+    ]
 
 
 def in_a_row(kernels: list[Kernel]) -> list[str]:
     middle = len(kernels) // 2
     return [
-        f"{one.start - kernels[middle].start:9.1f} µs  idle {gap:5.1f}  {one.length:6.1f} µs  stream {one.stream:3}  "
-        f"{one.name[:WIDTH]}"
-        for gap, one in with_idle(kernels)[middle : middle + IN_A_ROW]
+        f"{kernel.start - kernels[middle].start:9.1f} µs  idle {gap:5.1f}  {kernel.length:6.1f} µs  "
+        f"stream {kernel.stream:3}  {kernel.name[:WIDTH]}"
+        for gap, kernel in with_idle(kernels)[middle : middle + IN_A_ROW]
     ]
 
 
@@ -98,11 +101,11 @@ def main() -> int:
         print(__doc__)
         return 2
     if not Path(sys.argv[1]).is_file():
-        print(f"{sys.argv[1]} is no script; name one first, such as workloads/bloom/fast.py", file=sys.stderr)
+        print(f"{sys.argv[1]} is not a script; name one first, such as workloads/bloom/fast.py", file=sys.stderr)
         return 2
     kernels = kernels_of(observed(sys.argv[1], sys.argv[2:]))
     if not kernels:
-        print("no kernel was seen: this is for trainings on a GPU")
+        print("no kernel was seen; this script needs a training on a GPU")
         return 1
     print("\n".join(["", *by_name(kernels), "", *longest_idle(kernels), "", *in_a_row(kernels)]))
     return 0

@@ -40,7 +40,7 @@ Work = Callable[[], object]
 
 
 def training(rows: int, folder: Path) -> Work:
-    """An epoch of a small network on resident rows."""
+    """Train an epoch of a small network on resident rows."""
     data = Tensors(torch.rand(rows, 64), torch.rand(rows, 1))
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     return lambda: epoch(model, data)
@@ -53,14 +53,14 @@ def epoch(model: nn.Module, data: Any) -> object:
 
 
 def windows(rows: int, folder: Path) -> Work:
-    """An epoch of a small network on windows of 8 rows of a series."""
+    """Train an epoch of a small network on windows of 8 rows of a series."""
     data = Windows([torch.rand(rows, 16)], 8, [torch.rand(rows)])
     model = nn.Sequential(nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
     return lambda: epoch(model, data)
 
 
 def streaming(rows: int, folder: Path) -> Work:
-    """A memory-mapped file in a shuffled order."""
+    """Read a memory-mapped file in a shuffled order."""
     values = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (rows, 64))
     for start in range(0, rows, 10_000):
         values[start : start + 10_000] = 1.0
@@ -87,7 +87,7 @@ def two_grams(rows: int, folder: Path) -> Work:
 
 
 def caching(rows: int, folder: Path) -> Work:
-    """Made, written, checked and read back."""
+    """Make a cache entry, write it, check it and read it back."""
     numbers = iter(range(1000))
 
     def made(number: int, rows: int) -> dict[str, np.ndarray]:
@@ -158,13 +158,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--case", choices=tuple(CASES), help="run this one here, and print what it took")
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--only", nargs="+", choices=tuple(CASES), help="these; the others are kept from the file")
+    parser.add_argument(
+        "--only", nargs="+", choices=tuple(CASES), help="measure only these; the others are taken from the file"
+    )
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(run_case(arguments.case, arguments.rows)))
         return
-    kept = json.loads(arguments.out.read_text())["cases"] if arguments.only and arguments.out.exists() else {}
-    cases = kept | {name: compared(name) for name in arguments.only or CASES}
+    earlier = json.loads(arguments.out.read_text())["cases"] if arguments.only and arguments.out.exists() else {}
+    cases = earlier | {name: compared(name) for name in arguments.only or CASES}
     record = {
         "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "hotlap": hotlap.__version__,

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of %(default)s")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("no GPU is there")
+        parser.error("this machine has no GPU that torch can use")
     results = []
     for name in options.dtypes.split(","):
         for activation in ("silu", "none"):

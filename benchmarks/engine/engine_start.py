@@ -5,7 +5,7 @@
 Each sample is a process of its own, naive and engine by turns. Timed is the load alone, from files that the system has
 just read to tensors on the host (naive) or on the device (engine); `started_seconds` counts from the start of the
 process, imports included. Before them fast.py fills an empty cache once, which is kept as `cold`. Both must give the
-same bits and two-grams. `--out` of a run before is gone on with.
+same bits and two-grams. An existing `--out` of an earlier run is continued.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main() -> None:
         record.content["cold"] = in_a_process(__file__, ["--arm", FAST, *words], environment)
         for number, arm in by_turns(record.rounds(arguments.rounds)):
             record.add({"round": number, **in_a_process(__file__, ["--arm", arm, *words], environment)})
-    print(record.told(), flush=True)
+    print(record.summary_line(), flush=True)
 
 
 if __name__ == "__main__":

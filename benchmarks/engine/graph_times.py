@@ -1,4 +1,4 @@
-"""What work takes on a GPU as a CUDA graph, so that the host's time is not in it; several ways by turns."""
+"""Time work on a GPU as a CUDA graph, which leaves out the host's time; several ways by turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS, TURNS, REPLAYS = 10, 21, 5
 
 
 class Captured:
-    """A graph of so many times the work."""
+    """A graph that repeats the work several times."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work, self.graph = work, torch.cuda.CUDAGraph()  # the work holds the tensors that the graph reads
@@ -24,7 +24,7 @@ class Captured:
                 work()
 
     def microseconds(self) -> float:
-        """Of the work once."""
+        """Return the microseconds of the work once."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(REPLAYS):
@@ -35,16 +35,16 @@ class Captured:
 
 
 def by_turns(ways: Mapping[str, Captured]) -> dict[str, list[float]]:
-    """Microseconds of each, turn by turn; the first turn is left out."""
+    """Return the microseconds of each way, turn by turn, without the first turn."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(TURNS + 1):
         for name in sorted(ways, reverse=bool(turn % 2)):
             times[name].append(ways[name].microseconds())
-    return {name: each[1:] for name, each in times.items()}
+    return {name: microseconds[1:] for name, microseconds in times.items()}
 
 
 def medians(times: Mapping[str, list[float]]) -> str:
-    return ", ".join(f"{name} {statistics.median(each):.1f} µs" for name, each in times.items())
+    return ", ".join(f"{name} {statistics.median(microseconds):.1f} µs" for name, microseconds in times.items())
 
 
 def about(script: str) -> dict[str, str]:

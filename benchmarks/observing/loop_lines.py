@@ -4,8 +4,8 @@
 it is; put
 `hotlap run --plan fast` in front for the other. The words after FILE are naive.py's own. A clock is read after each
 statement of the loop over batches (a tenth of a microsecond each); FILE gets the median of each line, in µs, over all
-steps but those of the first epochs, in which things are recorded and compiled. A line that asks the device for a value
-has the time of the wait in it; others are only issued.
+steps but those of the first epochs, in which graphs are captured and code is compiled. A line that asks the device for
+a value includes the wait; others are only issued.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ CLOCK = "_hotlap_lap"
 
 
 class Laps(ast.NodeTransformer):
-    """Reads the clock as an epoch begins, as a batch is there and after each statement that is done with it."""
+    """Reads the clock when an epoch begins, when a batch has arrived and after each statement that works on it."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         if node.name not in FUNCTIONS:
             return node
-        for number, one in enumerate(node.body):
-            if isinstance(one, ast.For):
-                one.body = [lap(one.lineno), *self.timed(one.body)]
+        for number, statement in enumerate(node.body):
+            if isinstance(statement, ast.For):
+                statement.body = [lap(statement.lineno), *self.timed(statement.body)]
                 node.body.insert(number, lap(0))
                 break
         return node
 
     def timed(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         found: list[ast.stmt] = []
-        for one in statements:
-            if isinstance(one, ast.With):
-                one.body = [lap(one.lineno), *self.timed(one.body)]
-            found += [one, lap(one.lineno if not isinstance(one, ast.With) else -one.lineno)]
+        for statement in statements:
+            if isinstance(statement, ast.With):
+                statement.body = [lap(statement.lineno), *self.timed(statement.body)]
+            found += [statement, lap(statement.lineno if not isinstance(statement, ast.With) else -statement.lineno)]
         return found
 
 
@@ -71,7 +71,7 @@ class Clock:
         self._last = perf_counter_ns()
 
     def medians(self, source: str) -> list[dict[str, object]]:
-        """A line below zero is the end of the block that begins there."""
+        """Return the median of each line; a negative line is the end of the block that begins there."""
         lines = source.splitlines()
         return [
             {"line": line, "text": "end of: " * (line < 0) + lines[abs(line) - 1].strip(), "steps": len(times),
@@ -84,8 +84,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", choices=workloads.names(workloads.folder()))
     parser.add_argument("--lines", type=Path, required=True, metavar="FILE")
-    asked, its_own = parser.parse_known_args()
-    naive = workloads.folder() / asked.workload / "naive.py"
+    options, its_own = parser.parse_known_args()
+    naive = workloads.folder() / options.workload / "naive.py"
     source, clock = naive.read_text(encoding="utf-8"), Clock()
     tree = ast.fix_missing_locations(Laps().visit(ast.parse(source)))
     program = ModuleType("__main__")
@@ -95,11 +95,13 @@ def main() -> None:
     try:
         exec(compile(tree, str(naive), "exec"), program.__dict__)
     finally:
-        told = clock.medians(source)
-        asked.lines.write_text(json.dumps({**about(), "arguments": its_own, "lines": told}, indent=1), encoding="utf-8")
-        for one in told:
-            print(f"{one['us']:9.1f} µs  {one['text']}", file=sys.stderr)
-        print(f"{sum(one['us'] for one in told):9.1f} µs  together", file=sys.stderr)  # type: ignore[misc]
+        rows = clock.medians(source)
+        options.lines.write_text(
+            json.dumps({**about(), "arguments": its_own, "lines": rows}, indent=1), encoding="utf-8"
+        )
+        for row in rows:
+            print(f"{row['us']:9.1f} µs  {row['text']}", file=sys.stderr)
+        print(f"{sum(row['us'] for row in rows):9.1f} µs  together", file=sys.stderr)  # type: ignore[misc]
 
 
 def about() -> dict[str, object]:

@@ -49,7 +49,7 @@ SKIPPED = 2  # steps after each change of arm
 
 
 class Loop:
-    """A usual training loop whose step lasts as long as asked."""
+    """A typical training loop whose step lasts as long as requested."""
 
     def __init__(self, device: str, width: int, depth: int, sync: bool) -> None:
         torch.manual_seed(0)
@@ -83,7 +83,7 @@ class Loop:
 
 
 def seconds_of_steps(loop: Loop, steps: int) -> list[float]:
-    """Each step ends with .item(), so each is whole."""
+    """Time some steps; each ends with .item(), so none is cut short."""
     took = []
     for _ in range(steps):
         began = time.perf_counter()
@@ -93,7 +93,7 @@ def seconds_of_steps(loop: Loop, steps: int) -> list[float]:
 
 
 class Observer:
-    """hotlap inside this process, measuring; it can step out of the way and come back."""
+    """hotlap measuring inside this process; it can be taken out and put back."""
 
     def __init__(self, loop: Loop, folder: str) -> None:
         session = Session(
@@ -119,25 +119,25 @@ class Observer:
             yield
             return
         hooks = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
-        kept = [dict(one) for one in hooks]
-        for one in hooks:
-            one.clear()
+        saved = [dict(hooks_of_kind) for hooks_of_kind in hooks]
+        for hooks_of_kind in hooks:
+            hooks_of_kind.clear()
         gc.callbacks.remove(self.agent._collecting)
         with self.seams.ledger.hidden():
             yield
         gc.callbacks.append(self.agent._collecting)
-        for one, entries in zip(hooks, kept, strict=True):
-            one.update(entries)
+        for hooks_of_kind, entries in zip(hooks, saved, strict=True):
+            hooks_of_kind.update(entries)
 
     def read(self) -> float:
-        """Seconds that reading the tape takes, which a run does outside the steps it times."""
+        """Return the seconds that reading the tape takes, which a run does outside the steps it times."""
         began = time.perf_counter()
         self.agent._catch_up()
         return time.perf_counter() - began
 
 
 def choose_width(device: str, depth: int) -> int:
-    """The width whose step comes closest to the target."""
+    """Return the width whose step comes closest to the target."""
     best, distance = 0, float("inf")
     for width in (16, 32, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096):
         took = 1000 * statistics.median(seconds_of_steps(Loop(device, width, depth, sync=True), 20)[5:])
@@ -149,7 +149,7 @@ def choose_width(device: str, depth: int) -> int:
 
 
 def interval(brief: list[float], detailed: list[float], share: float) -> tuple[float, float]:
-    """95 % of the weighted medians of the paired differences, by bootstrap over the rounds."""
+    """Return the 95 % interval of the weighted median of the paired differences, by bootstrap over the rounds."""
     picks = np.random.default_rng(0).integers(0, len(brief), (5000, len(brief)))
     little, much = (np.median(np.array(values)[picks], axis=1) for values in (brief, detailed))
     low, high = np.percentile(share * much + (1 - share) * little, [2.5, 97.5])
@@ -186,7 +186,7 @@ def measure(device: str, depth: int, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def one_round(loop: Loop, observer: Observer, steps: int, random: Random) -> Round:
-    """A few steps of each arm, the first of them not counted."""
+    """Time a few steps of each arm, without the first of them."""
     found: Round = {}
     for arm in random.sample(ARMS, len(ARMS)):
         with observer.arm(arm):
@@ -195,10 +195,10 @@ def one_round(loop: Loop, observer: Observer, steps: int, random: Random) -> Rou
 
 
 def summary(share: float, taken: list[Round]) -> dict[str, Any]:
-    brief = [one["brief"] - one["off"] for one in taken]
-    detailed = [one["detailed"] - one["off"] for one in taken]
+    brief = [round_["brief"] - round_["off"] for round_ in taken]
+    detailed = [round_["detailed"] - round_["off"] for round_ in taken]
     weighted = share * statistics.median(detailed) + (1 - share) * statistics.median(brief)
-    step_us = statistics.median(one["off"] for one in taken)
+    step_us = statistics.median(round_["off"] for round_ in taken)
     low, high = interval(brief, detailed, share)
     return {
         "step_ms": step_us / 1000,
@@ -228,7 +228,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def span_nanoseconds() -> dict[str, float]:
-    """What hotlap.span costs when hotlap is not running: the best of several tight loops, less an empty one."""
+    """Return the cost of hotlap.span when hotlap is not running: the best of several tight loops, less an empty one."""
 
     def nothing() -> None:
         return None

@@ -43,7 +43,7 @@ def sources() -> Iterator[Path]:
 
 
 def make_tree(folder: Path, lines: int) -> int:
-    """Files of whole packages in the order of their names, until there are so many lines."""
+    """Copy files of whole packages in the order of their names, until there are enough lines."""
     made = 0
     for path in sources():
         package = next(part for part in PACKAGES if part in path.parts)
@@ -57,7 +57,7 @@ def make_tree(folder: Path, lines: int) -> int:
 
 
 def in_process(folder: Path, cores: int, rounds: int) -> dict[str, Any]:
-    """Seconds by the clock, and of processor time, which is less disturbed by what else the machine does."""
+    """Return seconds by the clock and of processor time, which is disturbed less by what else the machine does."""
     found, clock, processor = 0, [], []
     for _ in range(rounds):
         listed, _ = files.discover([str(folder)])
@@ -106,10 +106,10 @@ def main() -> None:
     for lines in SIZES:
         row = measured(lines, arguments.rounds)
         rows.append(row)
-        one = row["lines"] / statistics.median(row["one_core"]["processor_seconds"])
+        alone = row["lines"] / statistics.median(row["one_core"]["processor_seconds"])
         every = row["lines"] / statistics.median(row["all_cores"]["seconds"])
         print(
-            f"{row['lines']:7} lines  one core {one:7.0f} lines/s of processor time  all cores {every:7.0f} lines/s  "
+            f"{row['lines']:7} lines  one core {alone:7.0f} lines/s of processor time  all cores {every:7.0f} lines/s  "
             f"command {row['command_seconds']:.2f} s, unchanged {row['command_cached_seconds']:.2f} s",
             flush=True,
         )

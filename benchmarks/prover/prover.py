@@ -45,13 +45,16 @@ Draw = Callable[[], Process]
 def processes_of(path: Path) -> list[Process]:
     steps = json.loads(path.read_text(encoding="utf-8"))["step_us"]
     return [
-        [sum(one[at : at + STEPS_PER_BLOCK]) / 1e6 for at in range(0, len(one) - STEPS_PER_BLOCK + 1, STEPS_PER_BLOCK)]
-        for one in steps
+        [
+            sum(microseconds[at : at + STEPS_PER_BLOCK]) / 1e6
+            for at in range(0, len(microseconds) - STEPS_PER_BLOCK + 1, STEPS_PER_BLOCK)
+        ]
+        for microseconds in steps
     ]
 
 
 def in_order(pool: list[Process], random: np.random.Generator) -> Draw:
-    """From a random process on, round and round, in either direction."""
+    """Yield processes in order from a random one, round and round, in either direction."""
     at, step = int(random.integers(len(pool))), int(random.choice([-1, 1]))
     endless: Iterator[Process] = (pool[(at + step * number) % len(pool)] for number in range(10**9))
     return lambda: next(endless)
@@ -62,22 +65,24 @@ def at_random(pool: list[Process], random: np.random.Generator) -> Draw:
 
 
 def rounds(draw: Draw, effect: float, count: int, begun: int = 0) -> list[Sample]:
-    """A B, B A, A B …: one process of each arm per round."""
+    """Draw rounds A B, B A, A B …: one process of each arm per round."""
     found = []
     for number in range(begun, begun + count):
         for arm in ("base", "new") if number % 2 == 0 else ("new", "base"):
-            seconds = [one / (effect if arm == "new" else 1.0) for one in draw()]
+            seconds = [elapsed / (effect if arm == "new" else 1.0) for elapsed in draw()]
             found.append(sample(arm, seconds=seconds))
     return found
 
 
 def noise_of(draw: Draw, count: int) -> Trial:
     found = rounds(draw, 1.0, count)
-    return noise_trial([one for one in found if one.arm == "base"], [one for one in found if one.arm == "new"])
+    return noise_trial(
+        [sample for sample in found if sample.arm == "base"], [sample for sample in found if sample.arm == "new"]
+    )
 
 
 def tried(draw: Draw, noise: Trial, effect: float, start: int = START) -> Speed:
-    """More processes per arm while nothing is settled, as a tune does."""
+    """Add processes per arm while nothing is settled, as a tune does."""
     samples = rounds(draw, effect, start)
     while True:
         found = speed(trial(samples), noise, MINIMUM)
@@ -91,10 +96,10 @@ def tried(draw: Draw, noise: Trial, effect: float, start: int = START) -> Speed:
 def alike_tune(draw: Draw) -> dict[str, int]:
     noise = noise_of(draw, NOISE_START)
     alone = sum(tried(draw, noise, 1.0).faster for _ in range(CANDIDATES))
-    kept = min(alone, 1) + sum(tried(draw, noise, 1.0).faster for _ in range(alone - 1))
-    kept = kept or int(tried(draw, noise, 1.0).faster)
-    final = any(tried(draw, noise, 1.0, FINAL_START).faster for _ in range(kept))
-    return {"alone": alone, "kept": kept, "final": int(final)}
+    called = min(alone, 1) + sum(tried(draw, noise, 1.0).faster for _ in range(alone - 1))
+    called = called or int(tried(draw, noise, 1.0).faster)
+    final = any(tried(draw, noise, 1.0, FINAL_START).faster for _ in range(called))
+    return {"alone": alone, "kept": called, "final": int(final)}
 
 
 def alike(pool: list[Process], draws: Callable[..., Draw], tunes: int) -> dict[str, Any]:
@@ -103,15 +108,15 @@ def alike(pool: list[Process], draws: Callable[..., Draw], tunes: int) -> dict[s
     return {
         "tunes": tunes,
         "trials_alone": tunes * CANDIDATES,
-        "share_of_trials_called_faster": sum(one["alone"] for one in found) / (tunes * CANDIDATES),
-        "share_of_tunes_with_a_candidate_called_faster": sum(one["alone"] > 0 for one in found) / tunes,
-        "share_of_tunes_that_end_faster": sum(one["final"] for one in found) / tunes,
+        "share_of_trials_called_faster": sum(tune["alone"] for tune in found) / (tunes * CANDIDATES),
+        "share_of_tunes_with_a_candidate_called_faster": sum(tune["alone"] > 0 for tune in found) / tunes,
+        "share_of_tunes_that_end_faster": sum(tune["final"] for tune in found) / tunes,
         "each_tune": found,
     }
 
 
 def planted(pool: list[Process], effect: float, per_arm: int, times: int) -> dict[str, Any]:
-    """Found once, with a fixed number of processes, against what was promised before the trial."""
+    """Return how often an effect is found with a fixed number of processes, and what was promised before the trial."""
     random = np.random.default_rng(round(1000 * effect) + per_arm)
     promised, found = [], 0
     for _ in range(times):
@@ -128,14 +133,14 @@ def planted(pool: list[Process], effect: float, per_arm: int, times: int) -> dic
 
 
 def _spread(noise: Trial) -> Spread:
-    logs = [float(np.log(sum(block.seconds for block in one.blocks))) for one in noise.samples]
+    logs = [float(np.log(sum(block.seconds for block in sample.blocks))) for sample in noise.samples]
     found = spread_of([logs])
     assert found is not None
     return found
 
 
 def _spread_of_pool(pool: list[Process]) -> Spread:
-    found = spread_of([[float(np.log(sum(one))) for one in pool]])
+    found = spread_of([[float(np.log(sum(blocks))) for blocks in pool]])
     assert found is not None
     return Spread(deviation=found.deviation, freedom=7)  # as a noise trial of 4 + 4 knows it
 

@@ -54,7 +54,7 @@ class Training:
         return total
 
     def prepare(self) -> None:
-        """Once, before the first step."""
+        """Called once, before the first step."""
 
     def order(self) -> Tensor:
         return torch.randperm(self.task.samples, generator=self.shuffle)
@@ -73,7 +73,7 @@ class Training:
         loss.backward()
 
     def gradients(self) -> None:
-        """After the backward passes of a step, before clipping."""
+        """Called after the backward passes of a step, before clipping."""
 
     def update(self) -> None:
         self.optimizer.step()
@@ -81,7 +81,7 @@ class Training:
 
 @torch.no_grad()
 def _nudge(model: nn.Module, number: int) -> None:
-    """Nudges of different numbers differ; none may repeat the stream that the weights were drawn from."""
+    """Nudge the weights. Each number nudges differently, and none repeats the stream the weights were drawn from."""
     random = torch.Generator().manual_seed(1_000_003 * number)
     for weight in model.parameters():
         weight.mul_(1 + NUDGE * (2 * torch.rand(weight.shape, generator=random) - 1))
@@ -105,9 +105,12 @@ class HalfWithoutScaling(Training):
     @torch.no_grad()
     def update(self) -> None:
         super().update()
-        kept = [*self.model.parameters(), *(one for state in self.optimizer.state.values() for one in state.values())]
-        for one in kept:
-            one.copy_(one.half())
+        tensors = [
+            *self.model.parameters(),
+            *(tensor for state in self.optimizer.state.values() for tensor in state.values()),
+        ]
+        for tensor in tensors:
+            tensor.copy_(tensor.half())
 
 
 class HalfLayersWithoutScaling(Training):
@@ -226,7 +229,7 @@ class ChannelsLast(Training):
 
 
 class OtherConvolutions(Training):
-    """Without oneDNN."""
+    """Convolutions without oneDNN."""
 
     def step(self, group: list[Tensor]) -> float:
         with torch.backends.mkldnn.flags(enabled=False):
@@ -234,7 +237,7 @@ class OtherConvolutions(Training):
 
 
 class Bfloat16(Training):
-    """Every layer gives out bfloat16: lower precision that harms nothing, though it is no mere rounding.
+    """Every layer outputs bfloat16: lower precision that harms nothing, though it is more than mere rounding.
 
     Emulated, because autocast on a CPU without bfloat16 is a hundred times slower.
     """

@@ -45,7 +45,7 @@ class Case:
 
 
 def harmful() -> list[Case]:
-    """In the order of the issue. All but the one of lower precision pretend to be rounding."""
+    """Return harmful changes in the order of the issue. All but the one of lower precision pretend to be rounding."""
     fnn, bloom, leak, notes = tasks.battery_fnn(), tasks.bloom(), tasks.leak(), tasks.banknotes()
     general = (fnn, bloom, leak)
     return [
@@ -83,7 +83,7 @@ def harmless() -> list[Case]:
 
 
 def out_of_reach() -> list[Case]:
-    """What the gates cannot tell over so few steps, said and not hidden.
+    """Return what the gates cannot detect over so few steps, stated and not hidden.
 
     Two faults whose effect is smaller than what rounding or the margin allows, and a harmless change where three seeds
     differ too much for anything to be proven of it.
@@ -117,7 +117,7 @@ def judged(case: Case, seeds: tuple[int, ...] = SEEDS, steps: int | None = None)
 
 @cache
 def baseline(task: Task, seed: int, nudge: int, steps: int) -> list[float]:
-    """The same runs serve every change to a task; nudge -1 is a second run as it is."""
+    """Run the baseline, which serves every change to a task; nudge -1 is a second, unchanged run."""
     found = Training(task, seed, max(nudge, 0)).losses(steps)
     what = {"workload": task.name, "added": task.added, "seed": seed, "nudged": max(nudge, 0), "losses": found}
     BASELINES.append(what)
@@ -129,12 +129,12 @@ def row(case: Case, wanted: bool | None) -> dict[str, Any]:
     found, losses = judged(case)
     right = wanted is None or found.passed is wanted
     print(
-        f"{'' if right else 'WRONG  '}{case.title:46} {case.task.name:12} {case.risk.value:9} "
+        f"{'' if right else 'WRONG  '}{case.title:46} {case.task.name:12} {case.risk:9} "
         f"{ {True: 'kept', False: 'rejected', None: 'no evidence'}[found.passed]:12} {found.why}",
         flush=True,
     )
     return {
-        "change": case.title, "workload": case.task.name, "added": case.task.added, "risk": case.risk.value,
+        "change": case.title, "workload": case.task.name, "added": case.task.added, "risk": case.risk,
         "passed": found.passed, "rule": found.rule, "why": found.why, "figures": dict(found.figures),
         "as it should be": None if wanted is None else right, "seconds": round(time.perf_counter() - began, 1),
         "losses_by_seed": losses,
@@ -158,20 +158,20 @@ def main() -> None:
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(_short(result)) + "\n", encoding="utf-8")
-    wrong = [one for kind in ("harmful", "harmless") for one in result[kind] if not one["as it should be"]]
-    kinds = len({one["change"] for one in result["harmful"]})
+    wrong = [row for kind in ("harmful", "harmless") for row in result[kind] if not row["as it should be"]]
+    kinds = len({row["change"] for row in result["harmful"]})
     cases = f"{len(result['harmful'])} cases, {len(result['harmless'])} harmless"
     print(f"{kinds} kinds of harm in {cases}; {len(wrong)} wrong")
     sys.exit(bool(wrong))
 
 
 def _short(value: Any) -> Any:
-    """Seven digits: what float32 holds."""
+    """Round to seven digits, which is what float32 holds."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, dict):
-        return {key: _short(one) for key, one in value.items()}
-    return [_short(one) for one in value] if isinstance(value, list) else value
+        return {key: _short(item) for key, item in value.items()}
+    return [_short(item) for item in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

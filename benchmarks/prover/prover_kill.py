@@ -1,8 +1,8 @@
-"""Is anything lost to kill -9, and does a tune that goes on end with the same plan? `prover_kill.py --out FILE`
+"""Is anything lost to kill -9, and does a resumed tune end with the same plan? `prover_kill.py --out FILE`
 
-Tunes of prover_sleeper.py are killed at random moments, from observing to the last trial, and gone on with by `hotlap
-tune --resume`, which is killed at random moments in its turn, until there were so many kills; the last goes on to its
-end. A tune beside them that nobody kills tells what the plan should be. All processes are real. The script sleeps for
+Tunes of prover_sleeper.py are killed at random moments, from observing to the last trial, and resumed by `hotlap
+tune --resume`, which is killed at random moments in its turn, until there were enough kills; the last one runs to its
+end. Another tune, which nobody kills, shows what the plan should be. All processes are real. The script sleeps for
 its data, so that the same plan is a fair demand on a busy machine: no speed of it is near the smallest that counts.
 
 For each kill: what was under way, that no process outlived it, and that every sample recorded before it is in the
@@ -44,7 +44,7 @@ def begin(home: Path, resume: bool) -> subprocess.Popen[bytes]:
 
 
 def loaded(home: Path, name: str) -> dict[str, Any] | None:
-    """The newest record of that name."""
+    """Load the newest record of that name."""
     for path in sorted(home.glob(f"runs/*/{name}.json"), reverse=True):
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
@@ -66,7 +66,7 @@ def plan(home: Path) -> list[Any]:
 
 
 def under_way(record: dict[str, Any] | None) -> str:
-    """What the next process would have been part of: the trial recorded last."""
+    """Return what the next process would have been part of: the trial recorded last."""
     if record is None:
         return "observing"
     if record["finished"]:
@@ -80,7 +80,7 @@ def kill(process: subprocess.Popen[bytes], home: Path) -> dict[str, Any]:
     process.wait()
     _, alive = psutil.wait_procs(family, timeout=WAIT)
     record = loaded(home, "tuning")
-    counted = sum(len(one) for one in samples(record).values())
+    counted = sum(len(samples_of_trial) for samples_of_trial in samples(record).values())
     return {
         "under_way": under_way(record),
         "recorded_samples": counted,
@@ -91,7 +91,7 @@ def kill(process: subprocess.Popen[bytes], home: Path) -> dict[str, Any]:
 
 
 def killed_tune(home: Path, chance: random.Random, longest: float, most: int) -> dict[str, Any]:
-    """A tune to its end, killed up to so often on the way."""
+    """Run a tune to its end, killed up to so often on the way."""
     kills: list[dict[str, Any]] = []
     process, began = begin(home, resume=False), time.monotonic()
     while len(kills) < most:
@@ -111,7 +111,7 @@ def killed_tune(home: Path, chance: random.Random, longest: float, most: int) ->
 
 
 def _waited(process: subprocess.Popen[bytes], home: Path, seconds: float) -> bool:
-    """From the moment its folder is there; False where it ended before."""
+    """Wait from the moment the folder exists; return False if the tune ended first."""
     while process.poll() is None and not is_begun(home):
         time.sleep(POLL)
     until = time.monotonic() + seconds
@@ -121,25 +121,30 @@ def _waited(process: subprocess.Popen[bytes], home: Path, seconds: float) -> boo
 
 
 def lost(found: dict[str, Any], end: dict[str, Any] | None) -> int:
-    """Samples that were recorded at a kill and are not in the record at the end."""
+    """Count the samples that were recorded at a kill and are missing from the record at the end."""
     after = samples(end)
     return sum(
-        one not in after.get(name, ())[: len(some)] for name, some in samples(found["record"]).items() for one in some
+        sample not in after.get(name, ())[: len(some)]
+        for name, some in samples(found["record"]).items()
+        for sample in some
     )
 
 
 def row(found: dict[str, Any], expected: Sequence[Any]) -> dict[str, Any]:
     end = found["record"]
     kills = [
-        {**{key: value for key, value in one.items() if key != "record"}, "samples_lost": lost(one, end)}
-        for one in found["kills"]
+        {
+            **{key: value for key, value in kill_record.items() if key != "record"},
+            "samples_lost": lost(kill_record, end),
+        }
+        for kill_record in found["kills"]
     ]
     same = found["plan"] == list(expected)
     print(
         f"{len(kills)} kills, exit code {found['exit_code']}, {'the same plan' if same else found['plan']}", flush=True
     )
-    for one in kills:
-        print(f"  {one}", flush=True)
+    for kill_record in kills:
+        print(f"  {kill_record}", flush=True)
     counted = {name: len(some) for name, some in samples(end).items()}
     return {
         "exit_code": found["exit_code"],
@@ -161,15 +166,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         whole = begin(Path(place) / "whole", resume=False)
         found: list[dict[str, Any]] = []
-        while (left := options.kills - sum(len(one["kills"]) for one in found)) > 0:
+        while (left := options.kills - sum(len(item["kills"]) for item in found)) > 0:
             found.append(killed_tune(Path(place) / str(len(found)), chance, options.longest, left))
             print(f"{len(found[-1]['kills'])} kills, exit code {found[-1]['exit_code']}", flush=True)
         if whole.wait():
-            sys.exit("the tune that nobody killed failed")
+            sys.exit("the tune that was never killed failed")
         expected = plan(Path(place) / "whole")
-    print(f"the tune that nobody killed keeps {expected}", flush=True)
-    tunes = [row(one, expected) for one in found]
-    kills = [one for each in tunes for one in each["kills"]]
+    print(f"the tune that was never killed keeps {expected}", flush=True)
+    tunes = [row(item, expected) for item in found]
+    kills = [item for tune in tunes for item in tune["kills"]]
     result = {
         "benchmark": "prover-kill",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -180,9 +185,9 @@ def main() -> None:
         "longest_wait_seconds": options.longest,
         "expected_plan": expected,
         "kills": len(kills),
-        "tunes_with_the_same_plan": sum(one["same_plan"] for one in tunes),
-        "samples_lost": sum(one["samples_lost"] for one in kills),
-        "processes_left": sum(one["processes_left"] for one in kills),
+        "tunes_with_the_same_plan": sum(item["same_plan"] for item in tunes),
+        "samples_lost": sum(item["samples_lost"] for item in kills),
+        "processes_left": sum(item["processes_left"] for item in kills),
         "tunes": tunes,
     }
     if options.out:

@@ -57,16 +57,16 @@ ENTRY = Entry(
 
 
 def plant(folder: Path, names: Sequence[str], risk: str = "exact") -> Path:
-    """A folder for PYTHONPATH: hotlap with these entries alone."""
+    """Make a folder for PYTHONPATH: hotlap with these entries alone."""
     own = Path(hotlap.__file__).parent
     made = folder / "hotlap"
     (made / "catalog").mkdir(parents=True)
-    for one in own.iterdir():
-        if one.name not in ("catalog", "__pycache__"):
-            (made / one.name).symlink_to(one)
-    for one in (own / "catalog").iterdir():
-        if one.is_file():
-            (made / "catalog" / one.name).symlink_to(one)
+    for entry in own.iterdir():
+        if entry.name not in ("catalog", "__pycache__"):
+            (made / entry.name).symlink_to(entry)
+    for entry in (own / "catalog").iterdir():
+        if entry.is_file():
+            (made / "catalog" / entry.name).symlink_to(entry)
     (made / "catalog" / "planted_harm.py").symlink_to(HERE / "harm.py")
     for number, name in enumerate(names, start=1):
         package = made / "catalog" / name.replace("-", "_")
@@ -83,7 +83,7 @@ def tune(
     steps: int = 40,
     epochs: int = 100,
 ) -> dict[str, Any]:
-    """The record of a tune with these changes."""
+    """Run a tune with these changes and return its record."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         planted, work = plant(folder / "planted", names, risk), folder / "work"
@@ -105,43 +105,45 @@ def tune(
 
 
 def outcome(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By name: whether it is kept, how fast it looked, and why not."""
-    kept = {one["name"] for one in record["kept"]}
+    """Return by name whether a change is kept, how fast it looked, and why not."""
+    kept_names = {item["name"] for item in record["kept"]}
     found: dict[str, dict[str, Any]] = {}
-    alone = {one["name"]: [new["name"] for new in one["new"]] for one in record["trials"] if one["stage"] == "lasting"}
+    alone = {
+        item["name"]: [new["name"] for new in item["new"]] for item in record["trials"] if item["stage"] == "lasting"
+    }
     for verdict in record["verdicts"]:
         fell = alone.get(verdict["trial"], []) if verdict["decision"] != "keep" else []
         entry = verdict["entry"] or (fell[0] if fell else None)
         if entry is None:
             continue
-        failed = [one["name"] for one in (verdict["gate"] or {}).get("checks", ()) if one["passed"] is False]
+        failed = [item["name"] for item in (verdict["gate"] or {}).get("checks", ()) if item["passed"] is False]
         speed = verdict["speed"]["ratio"] if verdict["speed"] else None
         known = found.setdefault(entry, {"looked": speed})
-        known |= {"kept": entry in kept, "stage": verdict["stage"], "failed": failed, "why": verdict["why"]}
+        known |= {"kept": entry in kept_names, "stage": verdict["stage"], "failed": failed, "why": verdict["why"]}
     return found
 
 
 def main() -> None:
     wanted = sys.argv[2:] or [*AT_ONCE, *LATER]
     at_once = [name for name in AT_ONCE if name in wanted]
-    told: dict[str, Any] = {"at once": outcome(tune([HARMLESS, *at_once])), "later": {}, "by class": {}}
+    report: dict[str, Any] = {"at once": outcome(tune([HARMLESS, *at_once])), "later": {}, "by class": {}}
     for name in LATER:
         if name in wanted:
-            told["later"] |= outcome(tune([name], batches=300))
+            report["later"] |= outcome(tune([name], batches=300))
     for risk, names in BY_CLASS.items() if not sys.argv[2:] else ():
-        told["by class"][risk] = outcome(tune([HARMLESS, *names], risk))
-    harmful = [one for name, one in _all(told) if name != HARMLESS]
-    told["harmful"], told["harmful kept"] = len(harmful), sum(one["kept"] for one in harmful)
-    told["harmless kept"] = sum(one["kept"] for name, one in _all(told) if name == HARMLESS)
-    told |= {"machine": machine(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
-    Path(sys.argv[1]).write_text(json.dumps(told, indent=1) + "\n")
-    for name, one in _all(told):
-        print(f"{'kept    ' if one['kept'] else 'not kept'} {name}: {one['why']}")
-    print(f"{told['harmful kept']} of {told['harmful']} harmful changes kept")
+        report["by class"][risk] = outcome(tune([HARMLESS, *names], risk))
+    harmful = [verdict for name, verdict in _all(report) if name != HARMLESS]
+    report["harmful"], report["harmful kept"] = len(harmful), sum(verdict["kept"] for verdict in harmful)
+    report["harmless kept"] = sum(verdict["kept"] for name, verdict in _all(report) if name == HARMLESS)
+    report |= {"machine": machine(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+    Path(sys.argv[1]).write_text(json.dumps(report, indent=1) + "\n")
+    for name, verdict in _all(report):
+        print(f"{'kept    ' if verdict['kept'] else 'not kept'} {name}: {verdict['why']}")
+    print(f"{report['harmful kept']} of {report['harmful']} harmful changes kept")
 
 
-def _all(told: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    groups = [told["at once"], told["later"], *told["by class"].values()]
+def _all(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    groups = [report["at once"], report["later"], *report["by class"].values()]
     return [pair for group in groups for pair in group.items()]
 
 

@@ -14,7 +14,8 @@ ENTRY = "planted"
 
 def blocks(seconds: Sequence[float], samples: float = 64.0, steps: int = 1) -> tuple[Block, ...]:
     return tuple(
-        Block(first=number * steps, steps=steps, samples=samples, seconds=one) for number, one in enumerate(seconds)
+        Block(first=number * steps, steps=steps, samples=samples, seconds=elapsed)
+        for number, elapsed in enumerate(seconds)
     )
 
 
@@ -33,7 +34,7 @@ def sample(
         arm=arm,
         choices=(Choice(name=ENTRY),) if arm == "new" else (),
         seed_shift=seed,
-        ended=EndReason.MEASURED.value,
+        ended=EndReason.MEASURED,
         why="",
         warmup_steps=2,
         warmup_seconds=1.0,
@@ -52,20 +53,20 @@ def sample(
 def trial(samples: Iterable[Sample], risk: Risk = Risk.ROUNDING, stage: Stage = Stage.ALONE) -> Trial:
     return Trial(
         schema=1,
-        name=f"{stage.value}-{ENTRY}",
-        stage=stage.value,
+        name=f"{stage}-{ENTRY}",
+        stage=stage,
         entry=ENTRY,
         value=None,
         base=(),
         new=(Choice(name=ENTRY),),
-        risk=risk.value,
+        risk=risk,
         samples=tuple(samples),
     )
 
 
 def noise_trial(base: Iterable[Sample], again: Iterable[Sample]) -> Trial:
     """The baseline against itself."""
-    both = [*base, *(replace(one, arm="new", choices=()) for one in again)]
+    both = [*base, *(replace(sample, arm="new", choices=()) for sample in again)]
     return replace(trial(both, Risk.EXACT, Stage.NOISE), name="noise", entry=None, new=())
 
 
@@ -73,7 +74,7 @@ def asked(risk: Risk = Risk.NUMERIC, minimum: float = 1.02, metric: Metric | Non
     return TuneRequest(
         command=("python", "train.py"),
         budget_seconds=600.0,
-        risk=risk.value,
+        risk=risk,
         metric=metric,
         steps=None,
         minimum=minimum,

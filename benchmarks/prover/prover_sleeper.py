@@ -1,4 +1,4 @@
-"""A training that other load on the machine can hardly change: each sample is slept for, so data kept in memory help.
+"""A training that other load on the machine hardly changes: each sample costs a sleep, so data kept in memory helps.
 
 For prover_kill.py: which plan a tune of it ends with is decided by design, not by the luck of a busy machine.
 """

@@ -58,7 +58,7 @@ def _plain_imports(folder: Path) -> Iterator[None]:
 
 @cache
 def _workload(name: str) -> tuple[ModuleType, Any, Any]:
-    """Its naive script, its settings and its training data."""
+    """Return a workload's naive script, its settings and its training data."""
     with _plain_imports(WORKLOADS / name):
         naive, data = importlib.import_module("naive"), importlib.import_module("data")
     settings = naive.defaults("tiny")
@@ -140,7 +140,7 @@ class _Dropping:
 
 
 def with_accumulation(task: Task, micro: int = 4) -> Task:
-    """A step is made of several batches; the last step of an epoch of fewer."""
+    """Make a step of several batches; the last step of an epoch has fewer."""
     return replace(task, micro=micro, added=f"gradients of {micro} batches accumulated")
 
 

@@ -25,13 +25,13 @@ class Ran:
     lines: list[tuple[float, str, str]] = field(default_factory=list)  # when, which stream, text
 
     def progress(self, pattern: str) -> list[float]:
-        """When each line came that shows how far the training is."""
+        """Return when each progress line came."""
         wanted = re.compile(pattern)
         return [at for at, _, text in self.lines if wanted.search(text)]
 
     def output(self, varies: Sequence[str]) -> dict[str, list[str]]:
         """What it wrote to each stream, without bars, our own lines and what differs from run to run."""
-        patterns = [re.compile(one) for one in varies]
+        patterns = [re.compile(pattern) for pattern in varies]
         found: dict[str, list[str]] = {"stdout": [], "stderr": []}
         for _, stream, text in self.lines:
             if BAR.search(text) or OURS.search(text) or not text.strip():
@@ -46,7 +46,7 @@ class Ran:
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float) -> Ran:
-    """Until it ends, or for so many seconds."""
+    """Run a program until it ends, or for so many seconds."""
     began = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -84,7 +84,7 @@ def _read(process: subprocess.Popen[bytes], began: float, until: float) -> list[
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int | None:
-    """Its exit code, or None where it had to be ended."""
+    """Return the exit code, or None if the program had to be ended."""
     try:
         return process.wait(0.5)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Training programs of others: where each is from, how it is started, what it needs. One TOML file each."""
+"""Public training programs: where each is from, how it is started, what it needs. One TOML file each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Program:
 
 
 def programs(names: Iterable[str] = (), folder: Path = FOLDER) -> list[Program]:
-    """Those named, or all."""
+    """Return the programs named, or all."""
     known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     wanted = list(names) or list(known)
     if missing := [name for name in wanted if name not in known]:
@@ -68,7 +68,7 @@ def _program(name: str, found: dict[str, Any]) -> Program:
     if unknown := set(found) - KEYS:
         raise ProgramWrong(f"{name}.toml: unknown {', '.join(sorted(unknown))}")
     if not re.fullmatch("[0-9a-f]{40}", found["commit"]):
-        raise ProgramWrong(f"{name}.toml: commit is no full hash")
+        raise ProgramWrong(f"{name}.toml: commit must be a full hash")
     for pattern in (found["progress"], *found.get("varies", ())):
         re.compile(pattern)
     cuda = found.get("cuda")
@@ -95,4 +95,4 @@ def _toml() -> Any:
             return importlib.import_module(name)
         except ModuleNotFoundError:
             continue
-    raise ProgramWrong("this Python reads no TOML by itself; type: pip install tomli")
+    raise ProgramWrong("this Python cannot read TOML; type: pip install tomli")

@@ -1,4 +1,4 @@
-"""Times training programs of others, plain and under hotlap. `python benchmarks/public/run.py [NAME …] --out FILE`
+"""Time public training programs, plain and under hotlap. `python benchmarks/public/run.py [NAME …] --out FILE`
 
 Each program of programs/ is brought from its repository at its commit, unmodified, its data made by the recipe in
 data/, and started by its own command: plain, and under `hotlap run`, in turn, each from a fresh folder and seeded from
@@ -49,15 +49,15 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     if args.packages:
-        print("\n".join(sorted({one for program in chosen for one in program.packages})))
+        print("\n".join(sorted({item for program in chosen for item in program.packages})))
         return 0
     results = _kept(args.out) if args.resume else []
     for number, program in enumerate(chosen, 1):
-        if any(one["name"] == program.name for one in results):
+        if any(item["name"] == program.name for item in results):
             continue
         print(f"{number} of {len(chosen)}  {program.name}", end="  ", flush=True)
         results.append(measured(program, args))
-        print(told(results[-1]), flush=True)
+        print(summary_line(results[-1]), flush=True)
         _keep(args.out, results, args)
     return 0
 
@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def measured(program: Program, args: argparse.Namespace) -> dict[str, Any]:
-    """All arms of it, in turn."""
+    """Run all arms of a program, in turn."""
     arms: dict[str, list[measure.Ran]] = {name: [] for name in args.arms.split(",")}
     decided: dict[str, Any] = {}
     outcomes: dict[str, dict[str, str]] = {}
@@ -116,7 +116,7 @@ def _command(program: Program, device: str) -> tuple[str, ...]:
 
 
 def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure.Ran, Any, dict[str, str]]:
-    """How it ran, what was decided, and what became of each optimisation."""
+    """Return how an arm ran, what was decided, and the outcome of each optimisation."""
     work = args.work.resolve()
     root = sources.code(program, work, args.sources)
     data = sources.data(program, work, root)
@@ -149,11 +149,11 @@ def _decisions(folder: Path, environment: dict[str, str]) -> Any:
 
 
 def _outcomes(state: Path) -> dict[str, str]:
-    """What became of each optimisation in the process that applied most of them."""
+    """Return the outcome of each optimisation in the process that applied most of them."""
     files = state.glob("hotlap/*/runs/*/running/outcomes-*.json")
     found = [json.loads(file.read_text())["outcomes"] for file in files]
-    main = max(found, key=lambda these: sum(one["status"] == "applied" for one in these), default=[])
-    return {one["name"]: f"{one['status']}: {one['why']}"[:SHOWN] for one in main}
+    main = max(found, key=lambda these: sum(outcome["status"] == "applied" for outcome in these), default=[])
+    return {outcome["name"]: f"{outcome['status']}: {outcome['why']}"[:SHOWN] for outcome in main}
 
 
 def _on(decided: Any) -> list[str]:
@@ -171,7 +171,7 @@ def _summary(program: Program, rounds: Sequence[measure.Ran]) -> list[dict[str, 
             {
                 "seconds": round(ran.seconds, 3),
                 "code": ran.code,
-                "progress": [round(one, 4) for one in _thinned(at)],
+                "progress": [round(seconds, 4) for seconds in _thinned(at)],
                 "lines": len(at),
                 "said": ran.ours(),
                 "end": [text[:SHOWN] for _, _, text in ran.lines[-6:]] if ran.code else [],
@@ -186,11 +186,11 @@ def _thinned(times: list[float], most: int = 200) -> list[float]:
 
 def _against(program: Program, plain: Sequence[measure.Ran], rounds: Sequence[measure.Ran]) -> dict[str, Any]:
     pairs = [_pair(program, *both) for both in zip(plain, rounds, strict=True)]
-    told = [pair for pair in pairs if pair is not None]
+    known = [pair for pair in pairs if pair is not None]
     return {
-        "first_later": _median([pair["first_later"] for pair in told]),
-        "whole": _median([pair["whole"] for pair in told]),
-        "steady": _median([pair["steady"] for pair in told]),
+        "first_later": _median([pair["first_later"] for pair in known]),
+        "whole": _median([pair["whole"] for pair in known]),
+        "steady": _median([pair["steady"] for pair in known]),
         "pairs": pairs,
         "compared": min(_compared(program, *both) for both in zip(plain, rounds, strict=True)),
         "differs": _differs(program, plain, rounds),
@@ -199,26 +199,26 @@ def _against(program: Program, plain: Sequence[measure.Ran], rounds: Sequence[me
 
 
 def _pair(program: Program, plain: measure.Ran, ours: measure.Ran) -> dict[str, float | None] | None:
-    """From the start, over the progress that both made; and at the speed that each had in its second half."""
-    one, other = (ran.progress(program.progress) for ran in (plain, ours))
-    last = min(len(one), len(other)) - 1
+    """Compare two runs from the start, over the progress that both made, and by the speed of each one's second half."""
+    theirs, mine = (ran.progress(program.progress) for ran in (plain, ours))
+    last = min(len(theirs), len(mine)) - 1
     if last < 0:
         return None
     return {
-        "first_later": round(other[0] - one[0], 3),
-        "whole": round(one[last] / other[last], 4),
-        "steady": _steady(one, other),
+        "first_later": round(mine[0] - theirs[0], 3),
+        "whole": round(theirs[last] / mine[last], 4),
+        "steady": _steady(theirs, mine),
     }
 
 
 def _steady(plain: list[float], ours: list[float]) -> float | None:
-    """By lines a second in the second half of each one's own time: by then the quicker one has long decided."""
+    """Compare lines per second in the second half of each one's own time: by then the quicker one has long decided."""
     before, after = _rate(plain), _rate(ours)
     return None if before is None or after is None else round(after / before, 4)
 
 
 def _rate(times: list[float]) -> float | None:
-    """None where too few lines came to tell. An evaluation now and then is left out: one arm may have one more."""
+    """Return lines per second, or None for too few. Occasional evaluations are left out: one arm may have one more."""
     half = (times[0] + times[-1]) / 2
     late = [time for time in times if time >= half]
     if len(late) < ENOUGH or late[-1] == late[0]:
@@ -230,20 +230,20 @@ def _rate(times: list[float]) -> float | None:
 
 
 def _median(found: list[Any]) -> float | None:
-    known = [one for one in found if one is not None]
+    known = [value for value in found if value is not None]
     return round(statistics.median(known), 4) if known else None
 
 
 def _repeats(program: Program, plain: Sequence[measure.Ran]) -> bool | None:
-    """Whether it writes the same each time; None where that is not known: it was run once, or wrote nothing to tell."""
+    """Return whether it writes the same each time; None if unknown: it was run once, or wrote nothing to compare."""
     if len(plain) < 2 or _compared(program, plain[0], plain[1]) == 0:
         return None
     return _difference(program, plain[0], plain[1]) is None
 
 
-def _compared(program: Program, one: measure.Ran, other: measure.Ran) -> int:
-    """Lines that both have written."""
-    first, second = one.output(program.varies), other.output(program.varies)
+def _compared(program: Program, first_ran: measure.Ran, second_ran: measure.Ran) -> int:
+    """Count the lines that both have written."""
+    first, second = first_ran.output(program.varies), second_ran.output(program.varies)
     return sum(min(len(lines), len(second[stream])) for stream, lines in first.items())
 
 
@@ -251,12 +251,12 @@ def _differs(program: Program, plain: Sequence[measure.Ran], rounds: Sequence[me
     if _repeats(program, plain) is False:
         return None
     found = (_difference(program, *both) for both in zip(plain, rounds, strict=True))
-    return next((one for one in found if one is not None), None)
+    return next((difference for difference in found if difference is not None), None)
 
 
-def _difference(program: Program, one: measure.Ran, other: measure.Ran) -> list[str] | None:
-    """The first line that is not the same, of each, for as far as both came."""
-    first, second = one.output(program.varies), other.output(program.varies)
+def _difference(program: Program, first_ran: measure.Ran, second_ran: measure.Ran) -> list[str] | None:
+    """Return the first line of each that is not the same, as far as both came."""
+    first, second = first_ran.output(program.varies), second_ran.output(program.varies)
     for stream, lines in first.items():
         for line, theirs in zip(lines, second[stream]):  # noqa: B905 - for as far as both came
             if line != theirs:
@@ -264,7 +264,7 @@ def _difference(program: Program, one: measure.Ran, other: measure.Ran) -> list[
     return None
 
 
-def told(result: dict[str, Any]) -> str:
+def summary_line(result: dict[str, Any]) -> str:
     if "error" in result:
         return result["error"]
     parts = []

@@ -13,14 +13,14 @@ from program import Program
 
 
 def code(program: Program, work: Path, sources: Path | None) -> Path:
-    """A folder with the program's repository at its commit, made anew: an earlier arm may have written into it."""
-    kept = _repository(program, work, sources)
+    """Make a fresh folder with the program's repository at its commit: an earlier arm may have written into it."""
+    repository = _repository(program, work, sources)
     root = work / "code" / program.name
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:
         index = {**os.environ, "GIT_INDEX_FILE": f"{folder}/index"}
-        git = ["git", f"--git-dir={kept}", f"--work-tree={root}"]
+        git = ["git", f"--git-dir={repository}", f"--work-tree={root}"]
         subprocess.run([*git, "read-tree", program.commit], check=True, env=index, capture_output=True)
         # Its largest files may be missing in a copy; what the program needs of them it will say
         subprocess.run([*git, "checkout-index", "-a", "-q"], env=index, capture_output=True)
@@ -28,25 +28,27 @@ def code(program: Program, work: Path, sources: Path | None) -> Path:
 
 
 def _repository(program: Program, work: Path, sources: Path | None) -> Path:
-    """A git directory that has the commit."""
+    """Return a git directory that has the commit."""
     name = program.repository.replace("/", "+")
     if sources is not None:
         there = sources / name
         return next(path for path in (there / "repo" / ".git", there / "repo", there) if path.is_dir())
-    kept = work / "repositories" / name
-    if not kept.is_dir():
-        kept.mkdir(parents=True)
+    repository = work / "repositories" / name
+    if not repository.is_dir():
+        repository.mkdir(parents=True)
         url = f"https://github.com/{program.repository}"
-        subprocess.run(["git", "init", "-q", "--bare", str(kept)], check=True)
-        subprocess.run(["git", "-C", str(kept), "remote", "add", "origin", url], check=True)
-    known = subprocess.run(["git", "-C", str(kept), "cat-file", "-e", program.commit], capture_output=True)
+        subprocess.run(["git", "init", "-q", "--bare", str(repository)], check=True)
+        subprocess.run(["git", "-C", str(repository), "remote", "add", "origin", url], check=True)
+    known = subprocess.run(["git", "-C", str(repository), "cat-file", "-e", program.commit], capture_output=True)
     if known.returncode != 0:
-        subprocess.run(["git", "-C", str(kept), "fetch", "-q", "--depth", "1", "origin", program.commit], check=True)
-    return kept
+        subprocess.run(
+            ["git", "-C", str(repository), "fetch", "-q", "--depth", "1", "origin", program.commit], check=True
+        )
+    return repository
 
 
 def data(program: Program, work: Path, root: Path) -> Path:
-    """A fresh copy of what the program reads, where it looks for it: some write into it."""
+    """Make a fresh copy of what the program reads, where it looks for it: some programs write into it."""
     into = root / program.place if program.place is not None else work / "data-of" / program.name
     if program.place is None:
         shutil.rmtree(into, ignore_errors=True)
@@ -57,7 +59,7 @@ def data(program: Program, work: Path, root: Path) -> Path:
 
 
 def _made(recipe: str, work: Path) -> Path:
-    """By the module of data/ of that name; what follows a colon is its variant."""
+    """Make data by the module of that name in data/; what follows a colon is its variant."""
     name, _, variant = recipe.partition(":")
     made = work / "data" / recipe.replace(":", "-")
     if not made.is_dir():

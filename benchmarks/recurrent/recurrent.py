@@ -47,7 +47,7 @@ HEAD = (
 
 
 def prepare(points: list[Point], place: Place) -> float:
-    """All kernels of the grid compiled on all cores at once; seconds it took."""
+    """Compile all kernels of the grid on all cores at once; return the seconds it took."""
     if not place.cuda:
         return 0.0
     begin = time.perf_counter()
@@ -56,7 +56,7 @@ def prepare(points: list[Point], place: Place) -> float:
         for variant in candidates.likely(point.kind, point.hidden, point.batch, False, chip()):
             wanted |= dict.fromkeys(sizes(point).kernels(variant))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: cuda_recurrence.binary(one, torch.cuda.current_device()), wanted))
+        list(pool.map(lambda kernel_layout: cuda_recurrence.binary(kernel_layout, torch.cuda.current_device()), wanted))
     return time.perf_counter() - begin
 
 
@@ -72,11 +72,11 @@ def chip() -> candidates.Chip:
 
 
 class Record:
-    """The file, rewritten whole after each shape: compactly, which takes milliseconds, and for reading at the end."""
+    """The result file, rewritten after each shape: compact, which takes milliseconds, and readable at the end."""
 
     def __init__(self, path: Path, about: dict[str, Any], resume: bool) -> None:
         self.path = path
-        command = " ".join(Path(one).name if Path(one).is_absolute() else one for one in sys.argv)
+        command = " ".join(Path(word).name if Path(word).is_absolute() else word for word in sys.argv)
         calls = [{"command": command, "date": datetime.now(timezone.utc).isoformat()}]
         self.content: dict[str, Any] = {"about": {**about, "calls": calls}, "points": [], "failed": {}}
         if resume and path.exists():
@@ -84,21 +84,21 @@ class Record:
 
     @property
     def done(self) -> set[str]:
-        return {one["name"] for one in self.content["points"]} | set(self.content["failed"])
+        return {result["name"] for result in self.content["points"]} | set(self.content["failed"])
 
     def take(self, path: Path) -> None:
-        """All of another file that is not here yet; measured on the same machine with the same versions only."""
-        other = json.loads(path.read_text(encoding="utf-8"))
-        theirs, mine = other["about"], self.content["about"]
+        """Take over from another file what is missing here; machine and versions must be the same."""
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+        theirs, mine = loaded["about"], self.content["about"]
         calls = theirs.pop("calls", None) or [{name: theirs.pop(name, None) for name in ("command", "date")}]
-        mine["calls"] = sorted([*calls, *mine["calls"]], key=lambda one: str(one["date"]))
+        mine["calls"] = sorted([*calls, *mine["calls"]], key=lambda result: str(result["date"]))
         for name in theirs.keys() | (mine.keys() - {"calls"}):
             if theirs.get(name) != mine.setdefault(name, theirs.get(name)):
                 sys.exit(
-                    f"{path} was measured with {name} {theirs.get(name)!r}, not {mine[name]!r}: take another --out"
+                    f"{path} was measured with {name} {theirs.get(name)!r}, not {mine[name]!r}; choose another --out"
                 )
-        self.content["points"] += [one for one in other["points"] if one["name"] not in self.done]
-        self.content["failed"] = other.get("failed", {}) | self.content["failed"]
+        self.content["points"] += [result for result in loaded["points"] if result["name"] not in self.done]
+        self.content["failed"] = loaded.get("failed", {}) | self.content["failed"]
 
     def add(self, result: dict[str, Any]) -> None:
         self.content["points"].append(result)
@@ -113,7 +113,7 @@ class Record:
 
 @contextmanager
 def noted(name: str, record: Record) -> Iterator[None]:
-    """Too little memory is no reason to end; after another error the device may be of no use."""
+    """Note a failure. Too little memory is no reason to stop; after any other error the device may be unusable."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
@@ -127,7 +127,7 @@ def noted(name: str, record: Record) -> Iterator[None]:
 def run_points(points: list[Point], options: argparse.Namespace, place: Place, record: Record) -> None:
     begin = time.perf_counter()
     selection.MEASURED_AT_MOST = len(points)  # a program has fewer shapes
-    left = [one for one in points if one.name not in record.done]
+    left = [point for point in points if point.name not in record.done]
     print(f"compiled in {prepare(left, place):.1f} s\n{HEAD}", flush=True)
     for number, point in enumerate(left):
         if time.perf_counter() - begin > options.seconds:
@@ -154,32 +154,34 @@ def line(point: Point, result: dict[str, Any]) -> str:
 
 
 def of_the_grid(reports: float | None, others: float | None) -> float | None:
-    """The mean with both as often as they are in the whole grid, of which more of the reports' are measured first."""
+    """Weight both means as in the whole grid, since more of the reports' shapes are measured first."""
     if reports is None or others is None:
         return None
     shapes = whole()
-    share = sum(one.of_the_reports for one in shapes) / len(shapes)
+    share = sum(shape.of_the_reports for shape in shapes) / len(shapes)
     return math.exp(share * math.log(reports) + (1 - share) * math.log(others))
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     def mean(chosen: list[dict[str, Any]]) -> float | None:
-        logs = [math.log(one["speedup"]) for one in chosen]
+        logs = [math.log(result["speedup"]) for result in chosen]
         return math.exp(statistics.fmean(logs)) if logs else None
 
-    reports, others = ([one for one in results if Point(**one["point"]).of_the_reports == yes] for yes in (True, False))
+    reports, others = (
+        [result for result in results if Point(**result["point"]).of_the_reports == yes] for yes in (True, False)
+    )
     groups = {"all": mean(results), "reports": mean(reports), "grid": of_the_grid(mean(reports), mean(others))}
     for name in ("kind", "batch", "steps", "hidden", "layers", "features"):
-        for value in sorted({one["point"][name] for one in results}, key=str):
-            groups[f"{name} {value}"] = mean([one for one in results if one["point"][name] == value])
-    ours = [one for one in results if one["variant"] != selection.CUDNN]  # elsewhere both sides are cuDNN
-    slower = [one["name"] for one in ours if one["speedup"] < 0.97]
-    memory = {one["name"]: one["bytes"]["ours"] / max(1, one["bytes"]["cudnn"]) for one in results}
-    errors = {one["name"]: one["error"]["ours"] / max(1e-30, one["error"]["cudnn"]) for one in results}
+        for value in sorted({result["point"][name] for result in results}, key=str):
+            groups[f"{name} {value}"] = mean([result for result in results if result["point"][name] == value])
+    ours = [result for result in results if result["variant"] != selection.CUDNN]  # elsewhere both sides are cuDNN
+    slower = [result["name"] for result in ours if result["speedup"] < 0.97]
+    memory = {result["name"]: result["bytes"]["ours"] / max(1, result["bytes"]["cudnn"]) for result in results}
+    errors = {result["name"]: result["error"]["ours"] / max(1e-30, result["error"]["cudnn"]) for result in results}
     return {
         "geometric_mean_speedup": groups,
         "shapes": len(results),
-        "by_cudnn": sum(one["variant"] == "cudnn" for one in results),
+        "by_cudnn": sum(result["variant"] == "cudnn" for result in results),
         "slower_than_cudnn": slower,
         "memory_above_1.2": {name: ratio for name, ratio in memory.items() if ratio > 1.2},
         "error_above_cudnn": {name: ratio for name, ratio in errors.items() if ratio > 1.05},
@@ -198,7 +200,7 @@ def tell(found: dict[str, Any]) -> None:
 
 
 def every_variant(point: Point) -> list[Variant]:
-    """All that fit, whatever their estimate; Triton's with several numbers of warps."""
+    """Return all variants that fit, whatever their estimate; Triton's with several numbers of warps."""
     cuda = [
         Variant("cuda", product, rows, cluster, blocks, finer)
         for product, all_rows in ROWS.items()
@@ -207,9 +209,11 @@ def every_variant(point: Point) -> list[Variant]:
         for blocks, finer in ((1, 1), (2, 1), (1, 2))
     ]
     fitting = [
-        one for one in cuda if all(layout(point.kind, point.hidden, one, back, False) is not None for back in (0, 1))
+        variant
+        for variant in cuda
+        if all(layout(point.kind, point.hidden, variant, back, False) is not None for back in (0, 1))
     ]
-    sensible = [one for one in fitting if one.rows <= max(8, point.batch * one.cluster // 32)]
+    sensible = [variant for variant in fitting if variant.rows <= max(8, point.batch * variant.cluster // 32)]
     triton = [
         Variant("triton", "fma" if rows < 16 else "dot", rows, blocks=warps) for rows in (1, 16) for warps in (4, 8)
     ]
@@ -220,7 +224,9 @@ def estimated(point: Point, variant: Variant) -> float:
     if variant.engine != "cuda":
         return math.nan
     pair = [layout(point.kind, point.hidden, variant, back, False) for back in (False, True)]
-    return sum(candidates.estimate(one, point.batch, chip()) for one in pair if one is not None)
+    return sum(
+        candidates.estimate(kernel_layout, point.batch, chip()) for kernel_layout in pair if kernel_layout is not None
+    )
 
 
 def sweep(points: list[Point], options: argparse.Namespace, place: Place, record: Record) -> None:
@@ -228,21 +234,21 @@ def sweep(points: list[Point], options: argparse.Namespace, place: Place, record
     for point in points:
         if point.name in record.done or time.perf_counter() - begin > options.seconds:
             continue
-        variants = sorted(every_variant(point), key=lambda one: estimated(point, one)) if place.cuda else []
+        variants = sorted(every_variant(point), key=lambda variant: estimated(point, variant)) if place.cuda else []
         variants = variants[: options.variants]
         if place.cuda:
-            usable = [one for one in variants if one.engine == "cuda"]
+            usable = [variant for variant in variants if variant.engine == "cuda"]
             loaded = measurement.compile_all(sizes(point), usable, torch.cuda.current_device())
-            variants = [one for one in variants if one.engine != "cuda" or one in loaded]
+            variants = [variant for variant in variants if variant.engine != "cuda" or variant in loaded]
         case = Case(point, place)
-        ways = ["cudnn", *(str(one) for one in variants)] if place.cuda else ["cudnn", "torch"]
+        ways = ["cudnn", *(str(variant) for variant in variants)] if place.cuda else ["cudnn", "torch"]
         times = (
             measurement.interleaved({way: case.by(way) for way in ways}) if place.cuda else cpu_times(case, ways, place)
         )
-        expected = {str(one): estimated(point, one) for one in variants}
+        expected = {str(variant): estimated(point, variant) for variant in variants}
         record.add({"point": asdict(point), "name": point.name, "ms": times, "estimate": expected})
         print(f"{point.name}  cuDNN {times['cudnn']:.3f} ms")
-        for way in sorted(times, key=lambda one: times[one]):
+        for way in sorted(times, key=lambda variant: times[variant]):
             print(
                 f"    {way:24} {times[way]:8.3f} ms  {times['cudnn'] / times[way]:5.2f}×  {expected.get(way, 0):8.0f}"
             )
@@ -257,7 +263,7 @@ def cpu_times(case: Case, ways: list[str], place: Place) -> dict[str, float]:
 
 
 def part(text: str) -> tuple[int, int]:
-    """From 2/3 the numbers 2 and 3."""
+    """Parse 2/3 into the numbers 2 and 3."""
     number, _, of = text.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise argparse.ArgumentTypeError(f"{text!r} is no part; one is 2/3, of 1/3 to 3/3")
@@ -265,13 +271,13 @@ def part(text: str) -> tuple[int, int]:
 
 
 def part_of(points: list[Point], number: int, parts: int) -> list[Point]:
-    """By twos: neighbours are LSTM and GRU, or of the reports and not, and each part has as many of both."""
-    return [one for place, one in enumerate(points) if place // 2 % parts == number - 1]
+    """Take points by twos: neighbours are LSTM and GRU, or reports and others, so each part has as many of both."""
+    return [point for place, point in enumerate(points) if place // 2 % parts == number - 1]
 
 
 def numbers(text: str) -> set[int]:
     try:
-        return {int(one) for one in text.split(",")}
+        return {int(number) for number in text.split(",")}
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} should be numbers, such as 3,8") from None
 
@@ -295,7 +301,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the script out")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available() and not options.merge:
-        parser.error("no GPU is there; --device cpu tries the script out")
+        parser.error("torch sees no GPU; --device cpu tries the script out")
     if options.graphs and options.device == "cpu":
         parser.error("--graphs needs a GPU")
     if options.out is None and not options.compile:
@@ -325,9 +331,10 @@ def main() -> None:
     place = Place(options.device)
     every = quick() if options.quick else spread() if options.sweep else grid()
     wanted = [
-        one
-        for one in every
-        if one.hidden in (options.hidden or {one.hidden}) and one.features in (options.features or {one.features})
+        point
+        for point in every
+        if point.hidden in (options.hidden or {point.hidden})
+        and point.features in (options.features or {point.features})
     ]
     points = part_of(wanted, *options.part)[: options.shapes]
     if options.compile:

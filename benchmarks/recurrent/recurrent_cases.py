@@ -1,4 +1,4 @@
-"""Shapes that recurrent layers are compared at, and what is measured of one: see recurrent.py."""
+"""The shapes at which recurrent layers are compared, and what is measured for each: see recurrent.py."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Point:
 
 
 def grid() -> list[Point]:
-    """Some of every kind first; then those of the reports and all others by turns, in an order of chance each."""
+    """Return some of every kind first, then the reports' shapes and all others by turns, each in random order."""
     points, first = whole(), spread()
     random.Random(8).shuffle(points)
-    later = [one for one in points if one not in first]
-    reports, others = ([one for one in later if one.of_the_reports == wanted] for wanted in (True, False))
+    later = [point for point in points if point not in first]
+    reports, others = ([point for point in later if point.of_the_reports == wanted] for wanted in (True, False))
     turns = itertools.zip_longest(reports, others)
-    return [*first, *(one for pair in turns for one in pair if one is not None)]
+    return [*first, *(point for pair in turns for point in pair if point is not None)]
 
 
 def whole() -> list[Point]:
@@ -74,7 +74,7 @@ def spread() -> list[Point]:
 
 
 def quick() -> list[Point]:
-    """Of the reports, one layer each, and three larger; every width comes early."""
+    """Return the reports' shapes with one layer each, and three larger ones; every width comes early."""
     small = [
         (batch, steps, hidden, 1, 3)
         for batch, steps in ((200, 400), (512, 150), (200, 150), (512, 400))
@@ -113,7 +113,7 @@ class Place:
         return torch.cuda.max_memory_allocated() - before
 
     def captured(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        """The same work as a CUDA graph."""
+        """Return the same work as a CUDA graph."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -122,8 +122,8 @@ class Place:
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            kept = run()
-        return lambda: (graph.replay(), kept)
+            outputs = run()
+        return lambda: (graph.replay(), outputs)
 
     def tidy(self) -> None:
         gc.collect()
@@ -156,7 +156,7 @@ class Case:
         return (y.detach(), *torch.autograd.grad(y, self.weights, self.dy))
 
     def by(self, way: str | None) -> Callable[[], tuple[Any, ...]]:
-        """way None: what the layer chooses."""
+        """Return the work by one way; with None the layer chooses."""
 
         def run() -> tuple[Any, ...]:
             with nullcontext() if way is None else selection.forced(way):
@@ -165,7 +165,7 @@ class Case:
         return run
 
     def chosen(self) -> tuple[str, dict[str, float]]:
-        """What the layer uses for this shape, and the milliseconds of all it tried; none where it was known."""
+        """Return what the layer uses for this shape, and the milliseconds of all it tried; none if it was known."""
         if not self.place.cuda:
             return "torch", {}
         exact = modules.is_exact(self.layer)
@@ -182,13 +182,13 @@ class Case:
 
 
 def error(found: Iterable[Any], exact: Iterable[Any]) -> float:
-    """The largest of all outputs and gradients, each relative to its own size."""
+    """Return the largest error of all outputs and gradients, each relative to its own size."""
     pairs = zip(found, exact, strict=True)
-    return max(float((one.double() - other).norm() / other.norm().clamp(min=1e-30)) for one, other in pairs)
+    return max(float((tensor.double() - right).norm() / right.norm().clamp(min=1e-30)) for tensor, right in pairs)
 
 
 def measured(point: Point, place: Place, graphs: bool, seconds: float = math.inf) -> dict[str, Any]:
-    """No round begins after so many seconds of timing, but for the first."""
+    """Measure a shape; no round but the first begins after so many seconds of timing."""
     case = Case(point, place)
     variant, tried = case.chosen()
     ways = {"cudnn": case.by("cudnn"), "ours": case.by("cudnn" if variant == "cudnn" else variant)}
@@ -206,7 +206,7 @@ def measured(point: Point, place: Place, graphs: bool, seconds: float = math.inf
 
 
 def peak_of(name: str, place: Place, run: Callable[[], Any]) -> int:
-    """The peak of memory; an error says whose it is."""
+    """Return the peak of memory; an error says whose it is."""
     try:
         return place.peak(run)
     except torch.cuda.OutOfMemoryError:

@@ -35,7 +35,7 @@ with contextlib.nullcontext() if way == "torch" else choosing.forced(way):
 
 def main() -> int:
     if not torch.cuda.is_available():
-        print("no GPU is there: nothing can be tried", file=sys.stderr)
+        print("torch sees no GPU: nothing can be tried", file=sys.stderr)
         return 1
     for case in CASES:
         done = subprocess.run([sys.executable, "-c", ONE, *case.split()], capture_output=True, text=True)

@@ -74,7 +74,7 @@ class Noted:
         self.kernel.launch(blocks, threads, stream, given)
 
     def again(self, plan: Any) -> None:
-        """On the same memory: values change where it overwrites what it reads, the work does not."""
+        """Launch again on the same memory: values change where it overwrites what it reads, but the work does not."""
         if self.given is None:
             raise RuntimeError("it has not been launched")
         blocks, threads, given = self.given
@@ -82,7 +82,7 @@ class Noted:
 
 
 class Keeping(direct.Backward):
-    """What kernels were given the addresses of stays: a capture returns free memory to the driver."""
+    """Keeps alive the tensors whose addresses kernels were given: a capture returns free memory to the driver."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -102,7 +102,7 @@ class Pieces:
 
     def __init__(self, case: Case, variant: Variant) -> None:
         shape: Shape = modules.shape_of(case.layer, case.point.kind, False, str(variant))
-        flat = [one.detach() for one in case.weights]
+        flat = [weight.detach() for weight in case.weights]
         self.plan = direct.plan_for(shape, case.x)
         self.given = StackInputs(case.x, None, None, flat)
         level = self.plan.first
@@ -148,16 +148,16 @@ class Pieces:
         threads = {"forward walk": level.forward.threads, "backward walk": level.backward.threads}
         blocks = {"forward walk": level.forward.blocks, "backward walk": level.backward.blocks}
         found: dict[str, Any] = {name: {"threads": threads[name], "blocks": blocks[name]} for name in threads}
-        for name, one in found.items():
+        for name, resource in found.items():
             try:
-                one |= self.kernels[name].kernel.resources(threads[name])
+                resource |= self.kernels[name].kernel.resources(threads[name])
             except RuntimeError as failure:  # the times are worth keeping
-                one["unknown"] = str(failure)
+                resource["unknown"] = str(failure)
         return found
 
 
 def clocked(work: Work, place: Place, repeated: int) -> float:
-    """Milliseconds once, the median of some replays."""
+    """Return the milliseconds of the work once, the median of some replays."""
 
     def several() -> Any:
         return [work() for _ in range(repeated)][-1]
@@ -188,21 +188,23 @@ def of_variant(case: Case, variant: Variant, place: Place, cudnn: tuple[Any, ...
 
 
 def variants_for(point: Point, texts: list[str], place: Place) -> list[Variant]:
-    """Those asked for that fit, or the likeliest; compiled and loaded."""
-    wanted = [parse(one) for one in texts] or candidates.likely(point.kind, point.hidden, point.batch, False, chip())
-    fitting = [one for one in wanted if list(sizes(point).kernels(one))]
+    """Return the requested variants that fit, or the likeliest ones; compiled and loaded."""
+    wanted = [parse(variant) for variant in texts] or candidates.likely(
+        point.kind, point.hidden, point.batch, False, chip()
+    )
+    fitting = [variant for variant in wanted if list(sizes(point).kernels(variant))]
     return measurement.compile_all(sizes(point), fitting, torch.cuda.current_device()) if place.cuda else fitting
 
 
 def prepare(all_points: list[Point], texts: list[str]) -> float:
-    """All kernels compiled on all cores at once; seconds it took."""
+    """Compile all kernels on all cores at once; return the seconds it took."""
     begin, wanted = time.perf_counter(), dict[Any, None]()
     for point in all_points:
-        likely = [parse(one) for one in texts]
-        for one in likely or candidates.likely(point.kind, point.hidden, point.batch, False, chip()):
-            wanted |= dict.fromkeys(sizes(point).kernels(one))
+        likely = [parse(variant) for variant in texts]
+        for variant in likely or candidates.likely(point.kind, point.hidden, point.batch, False, chip()):
+            wanted |= dict.fromkeys(sizes(point).kernels(variant))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: cuda_recurrence.binary(one, torch.cuda.current_device()), wanted))
+        list(pool.map(lambda variant: cuda_recurrence.binary(variant, torch.cuda.current_device()), wanted))
     return time.perf_counter() - begin
 
 
@@ -223,16 +225,17 @@ def of_shape(point: Point, texts: list[str], place: Place) -> dict[str, Any]:
 
 def lines(found: dict[str, Any]) -> list[str]:
     made = [f"{found['name']}  cuDNN {found['cudnn_ms']:.3f} ms"]
-    for name, one in sorted(found["variants"].items(), key=lambda pair: pair[1]["ms"]["whole"]):
-        forward, backward = (one["ns_a_step"][walk] for walk in ("forward walk", "backward walk"))
-        registers = "/".join(str(each.get("registers", "?")) for each in one["resources"].values())
-        local = "/".join(str(each.get("local_bytes", "?")) for each in one["resources"].values())
-        others = sum(
-            took for piece, took in one["ms"].items() if piece not in ("whole", "forward walk", "backward walk")
+    for name, variant in sorted(found["variants"].items(), key=lambda pair: pair[1]["ms"]["whole"]):
+        forward, backward = (variant["ns_a_step"][walk] for walk in ("forward walk", "backward walk"))
+        registers = "/".join(str(resource.get("registers", "?")) for resource in variant["resources"].values())
+        local = "/".join(str(resource.get("local_bytes", "?")) for resource in variant["resources"].values())
+        other_seconds = sum(
+            took for piece, took in variant["ms"].items() if piece not in ("whole", "forward walk", "backward walk")
         )
         made.append(
-            f"    {name:24} whole {one['ms']['whole']:.3f} ms  step {forward:5.0f} + {backward:5.0f} ns  "
-            f"other {1e3 * others:4.0f} µs  registers {registers} spilled {local}  apart {one['apart_from_cudnn']:.1e}"
+            f"    {name:24} whole {variant['ms']['whole']:.3f} ms  step {forward:5.0f} + {backward:5.0f} ns  "
+            f"other {1e3 * other_seconds:4.0f} µs  registers {registers} spilled {local}  "
+            f"apart {variant['apart_from_cudnn']:.1e}"
         )
     return [*made, *(f"    {name} failed: {why}" for name, why in found["failed"].items())]
 
@@ -252,7 +255,7 @@ def main() -> None:
     place, begin = Place(given.device), time.perf_counter()
     wanted = points(given.shapes)
     compiling = prepare(wanted, given.variants) if place.cuda else 0.0
-    command = " ".join(Path(one).name if Path(one).is_absolute() else one for one in sys.argv)
+    command = " ".join(Path(word).name if Path(word).is_absolute() else word for word in sys.argv)
     about = {
         **place.about(),
         "command": command,

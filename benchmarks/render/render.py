@@ -1,8 +1,8 @@
-"""Makes benchmarks/README.md from the results committed beside it. `python benchmarks/render/render.py [--check]`
+"""Make benchmarks/README.md from the results committed beside it. `python benchmarks/render/render.py [--check]`
 
 Reads results/<machine>/<date>-bench*.json, -quality*.json, -peer-settings*.json, -overhead.json, -entries*.json,
 -engine-*.json, -public*.json, -recurrent-grid.json, -prover*.json and tunes/*.json, draws the plots beside them where
-missing, and writes the page. With --check nothing is written; the exit code is 1 when the page is another.
+missing, and writes the page. With --check nothing is written; the exit code is 1 if the page differs.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ names its machine, versions, command and date, and holds every raw sample.
 """
 HOW = """## Arms against arms
 
-`hotlap bench` trains the bundled workloads by several arms, interleaved, in fresh processes, on the same data. *naive*
-is the pipeline as the report found it, *lightning* and *accelerate* the same training with the frameworks' own fast
-settings, *run* the naive script under `hotlap run`, *engine* the same written on `hotlap.engine`, *limit* the same
-written by hand for the hardware. Measure it yourself: `hotlap bench --size tiny`.
+`hotlap bench` trains the bundled workloads in several arms, interleaved, in fresh processes, on the same data. *naive*
+is the pipeline as the report found it, *lightning* and *accelerate* are the same training with the frameworks' own fast
+settings, *run* is the naive script under `hotlap run`, *engine* the same training written with `hotlap.engine`, and
+*limit* the same written by hand for the hardware. Measure it yourself: `hotlap bench --size tiny`.
 """
 OVERHEAD = """## What observing costs
 
-`hotlap profile` on a usual step of about 5 ms: observed and unobserved blocks interleaved in one process, paired
-difference with its 95 % interval, made by `python benchmarks/observing/overhead.py`.
+`hotlap profile` on a typical step of about 5 ms: observed and unobserved blocks interleaved in one process, and the
+paired difference with its 95 % interval (`python benchmarks/observing/overhead.py`).
 """
 OVERHEAD_HEADINGS = ("machine", "date", "torch, Python", "step", "observing adds", "share of the step", "raw")
 
 
 def page(folder: Path) -> str:
-    """The whole page for the results in folder/results."""
+    """Return the whole page for the results in folder/results."""
     results = folder / "results"
     benches = sorted(results.glob(BENCHES), key=_order)
     overheads = sorted(results.glob(OVERHEADS), key=_order)
@@ -81,7 +81,7 @@ def _bench(path: Path, folder: Path) -> str:
     bench = record.load(path)
     drawn = any(row.ratio for row in bench.summary)
     picture = path.with_suffix(".svg").relative_to(folder).as_posix() if drawn else None
-    remark = path.with_suffix(".remark.md")  # what is known of a result that its figures do not tell
+    remark = path.with_suffix(".remark.md")  # what is known about a result but not shown by its figures
     said = f"\n**{remark.read_text(encoding='utf-8').strip()}**\n" if remark.exists() else ""
     return markdown.page(bench, picture, heading="###") + said + f"\nRaw: {_link(path, folder)}\n"
 
@@ -113,7 +113,7 @@ def _link(path: Path, folder: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    parser.add_argument("--check", action="store_true", help="write nothing; compare only")
     readme = HERE / "README.md"
     if parser.parse_args().check:
         same = readme.exists() and readme.read_text(encoding="utf-8") == page(HERE)

@@ -1,4 +1,4 @@
-"""The tables about the engine in benchmarks/README.md: data ready to train on, files judged in one pass, kernels."""
+"""The tables about the engine in benchmarks/README.md: loading data, evaluating files in one pass, kernels."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ HEAD = """## What the engine does besides the steps
 TEXTS = {
     "engine-start": """### Data ready to train on
 
-The load of the Bloom workload by `naive.py`, and by `fast.py` from a warm cache (`python
-benchmarks/engine/engine_start.py`): processes of their own, by turns, imports not counted. *cold* is `fast.py` with
-an empty cache.
+Loading the data of the Bloom workload by `naive.py`, and by `fast.py` from a warm cache (`python
+benchmarks/engine/engine_start.py`), in fresh processes, by turns, without imports. *cold* is `fast.py` with an empty
+cache.
 """,
     "engine-files": """### Files judged in one pass
 
 The file-level evaluation of the leak workload, one file at a time as in `naive.py`, and all together as in `fast.py`
-(`python benchmarks/engine/engine_files.py`): both by turns in each of several processes. Ten times is asked of a GPU.
+(`python benchmarks/engine/engine_files.py`), by turns in each of several processes. The target on a GPU is ten times.
 """,
 }
 ADAM = """### A step of Adam
 
-torch's fused kernel against the engine's, each as a CUDA graph of ten steps and replayed by turns
-(`python benchmarks/engine/engine_adam.py --out FILE`); medians, and the least and largest quotient of two turns.
+torch's fused kernel against the engine's, each as a CUDA graph of ten steps, replayed by turns
+(`python benchmarks/engine/engine_adam.py --out FILE`); medians, and the smallest and largest ratio of two turns.
 """
 NORMS = """### Batch normalisation
 
-In channels-last, forward and backward, with and without SiLU behind it: torch's kernels against those of
-`hotlap.engine.nn.BatchNorm2d`, each as a CUDA graph of ten and replayed by turns
-(`python benchmarks/engine/engine_norms.py --out FILE`); medians, and the least and largest quotient of two turns.
+In channels-last, forward and backward, with and without SiLU after it: torch's kernels against those of
+`hotlap.engine.nn.BatchNorm2d`, each as a CUDA graph of ten, replayed by turns
+(`python benchmarks/engine/engine_norms.py --out FILE`); medians, and the smallest and largest ratio of two turns.
 Without an activation the layer leaves fp16 and fp32 to torch.
 """
 NORM_HEADINGS = (
@@ -48,7 +48,7 @@ NORM_HEADINGS = (
     "raw",
 )
 ADAM_HEADINGS = ("machine", "date", "torch", "tensors", "clipped", "torch's µs", "engine's µs", "times faster", "raw")
-HEADINGS = ("machine", "size", "date", "torch", "naive", "engine", "times faster [95 %]", "asked", "results", "raw")
+HEADINGS = ("machine", "size", "date", "torch", "naive", "engine", "times faster [95 %]", "target", "results", "raw")
 
 
 def section(folder: Path) -> list[str]:
@@ -60,7 +60,12 @@ def section(folder: Path) -> list[str]:
             lines = [HEADINGS, ("---",) * len(HEADINGS), *(_row(path, folder) for path in paths)]
             parts += [text, _table(lines)]
     for text, headings, pattern, named in (
-        (ADAM, ADAM_HEADINGS, "engine-adam", lambda one: (one["model"], "no" if one["clip"] is None else "yes")),
+        (
+            ADAM,
+            ADAM_HEADINGS,
+            "engine-adam",
+            lambda result: (result["model"], "no" if result["clip"] is None else "yes"),
+        ),
         (NORMS, NORM_HEADINGS, "engine-norms", _norm),
     ):
         paths = sorted((folder / "results").glob(f"*/*-{pattern}*.json"))
@@ -74,22 +79,22 @@ def _table(lines: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def _norm(one: dict[str, Any]) -> tuple[str, ...]:
-    return "×".join(map(str, one["shape"])), one["dtype"], one["activation"]
+def _norm(result: dict[str, Any]) -> tuple[str, ...]:
+    return "×".join(map(str, result["shape"])), result["dtype"], result["activation"]
 
 
 def _turn_rows(path: Path, folder: Path, named: Callable[[dict[str, Any]], tuple[str, ...]]) -> list[tuple[str, ...]]:
     found = json.loads(path.read_text(encoding="utf-8"))
     about, raw = found["about"], f"[{path.name}]({path.relative_to(folder).as_posix()})"
     rows = []
-    for one in found["results"]:
-        theirs, ours = one["us"]["torch"], one["us"]["engine"]
+    for result in found["results"]:
+        theirs, ours = result["us"]["torch"], result["us"]["engine"]
         ratios = sorted(a / b for a, b in zip(theirs, ours, strict=True))
-        medians = (statistics.median(each) for each in (theirs, ours))
+        medians = (statistics.median(samples) for samples in (theirs, ours))
         rows.append(
             (
-                about["gpu"], about["date"][:10], about["torch"], *named(one),
-                *(f"{one:.1f}" for one in medians),
+                about["gpu"], about["date"][:10], about["torch"], *named(result),
+                *(f"{result:.1f}" for result in medians),
                 f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", raw,
             )
         )  # fmt: skip
@@ -100,7 +105,7 @@ def _row(path: Path, folder: Path) -> tuple[str, ...]:
     found = json.loads(path.read_text(encoding="utf-8"))
     machine, summary = found["machine"], found["summary"]
     cold = f" (cold {_seconds(found['cold']['seconds'][0])})" if "cold" in found else ""
-    rounds = {one["round"] for one in found["samples"]}
+    rounds = {sample["round"] for sample in found["samples"]}
     return (
         machine["gpu"] or f"{machine['cores']} cores of {machine['cpu']}",
         f"{found['size']}, {len(rounds)} rounds",

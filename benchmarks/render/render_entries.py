@@ -9,8 +9,8 @@ from typing import Any
 HEAD = """## Each optimisation alone
 
 Every entry of the plan `fast` that applies to a workload, against the naive script without it (`python
-benchmarks/training/entries.py`): fresh processes by turns, steps timed as in `hotlap tune`. *noise* is the naive
-script against itself; **bold** where the whole 95 % interval is below 1.
+benchmarks/training/entries.py`), in fresh processes by turns, with steps timed as in `hotlap tune`. *noise* is the
+naive script against itself; **bold** means that the whole 95 % interval is below 1.
 """
 
 
@@ -23,10 +23,10 @@ def section(folder: Path) -> list[str]:
 def _table(path: Path, folder: Path) -> str:
     found = json.loads(path.read_text(encoding="utf-8"))
     workloads: dict[str, Any] = found["workloads"]
-    arms = list(dict.fromkeys(arm for one in workloads.values() for arm in one["ratios"]))
+    arms = list(dict.fromkeys(arm for workload in workloads.values() for arm in workload["ratios"]))
     arms.append(arms.pop(arms.index("all together")))
     lines = [("", *workloads), ("---",) * (len(workloads) + 1)]
-    lines += [(arm, *(_times(one["ratios"].get(arm)) for one in workloads.values())) for arm in arms]
+    lines += [(arm, *(_times(workload["ratios"].get(arm)) for workload in workloads.values())) for arm in arms]
     about = (
         f"{found['cores']} cores of {found['machine']}, size {found['size']}, torch {found['torch']}, {found['made']}"
     )
@@ -34,8 +34,8 @@ def _table(path: Path, folder: Path) -> str:
     return f"{about}, raw: [{path.name}]({path.relative_to(folder).as_posix()})\n\n{rows}\n"
 
 
-def _times(one: dict[str, Any] | None) -> str:
-    if one is None:
+def _times(ratio: dict[str, Any] | None) -> str:
+    if ratio is None:
         return "–"
-    text = f"{one['value']:.3g} [{one['low']:.3g}, {one['high']:.3g}]"
-    return f"**{text}**" if one["high"] < 1 else text
+    text = f"{ratio['value']:.3g} [{ratio['low']:.3g}, {ratio['high']:.3g}]"
+    return f"**{text}**" if ratio["high"] < 1 else text

@@ -10,8 +10,8 @@ from typing import Any
 TEXT = """## Settings of the frameworks
 
 Lightning and Accelerate in each precision, and with and without `torch.compile`, every combination in a fresh process
-(`python benchmarks/training/peer_settings.py`): samples a second of the median epoch after the first.
-`workloads/peer.py` takes the fastest of each workload, that of both frameworks together where both were tried.
+(`python benchmarks/training/peer_settings.py`): samples per second of the median epoch after the first.
+`workloads/peer.py` uses the fastest setting of each workload, over both frameworks together where both were tried.
 """
 HEADINGS = ("machine", "workload", "framework", "fp32 (TF32)", "fp32, compiled", "bf16", "bf16, compiled", "raw")
 COLUMNS = (("32", False), ("32", True), ("bf16", False), ("bf16", True))
@@ -32,13 +32,13 @@ def _rows(path: Path, folder: Path) -> list[tuple[str, ...]]:
     found = json.loads(path.read_text(encoding="utf-8"))
     tried: dict[tuple[str, str], dict[tuple[str, bool], str]] = {}
     for result in found["results"]:
-        one = result["combination"]
-        key = (f"{one['workload']}, {found['size']}", one["framework"])
-        tried.setdefault(key, {})[one["precision"], one["compile"]] = _speed(result)
+        combination = result["combination"]
+        key = (f"{combination['workload']}, {found['size']}", combination["framework"])
+        tried.setdefault(key, {})[combination["precision"], combination["compile"]] = _speed(result)
     machine = found["machine"]["gpu"] or f"{found['machine']['cores']} cores of {found['machine']['processor']}"
     link = f"[{path.name}]({path.relative_to(folder).as_posix()})"
     return [
-        (machine, *key, *(speeds.get(one, "") for one in COLUMNS), link)
+        (machine, *key, *(speeds.get(combination, "") for combination in COLUMNS), link)
         for key, speeds in tried.items()
         if any(speed[0].isdigit() for speed in speeds.values())  # where all failed, the raw file says why
     ]

@@ -9,43 +9,43 @@ from typing import Any
 
 HEAD = """## Can the prover be believed?
 
-`hotlap tune` keeps what it has proven faster and harmless. These are attempts to make it err.
+`hotlap tune` keeps what it has proven to be faster and harmless. These are attempts to make it err.
 """
 ALIKE = """### Alike arms
 
-Whole tunes in which nothing was changed, played on the step times of real processes (`python
-benchmarks/prover/prover.py`). At most 5 % may end with something faster. *busy* was recorded while the machine had
-other work, which came and went, *calm* while it had none.
+Whole tunes in which nothing was changed, simulated on the step times of real processes (`python
+benchmarks/prover/prover.py`). At most 5 % may end with a speed-up. *busy* was recorded while other work came and went
+on the machine, *calm* while there was none.
 """
 PLANTED = """### Planted speed-ups
 
-The new arm's seconds divided by the effect, on the calm step times: how often it is found, against what the power
-calculation promised before the trial, at so many processes per arm.
+The new arm's seconds are divided by the effect, on the calm step times: how often it is found, against what the power
+calculation promised before the trial, by the number of processes per arm.
 """
 HARM = """### Planted harm
 
-Each harmful change trains the learnable tasks of the bundled workloads (`python benchmarks/prover/prover_harm.py`)
-and is judged by the gates. All must be rejected.
+The learnable tasks of the bundled workloads are trained with each harmful change (`python
+benchmarks/prover/prover_harm.py`), and the gates judge the result. All must be rejected.
 """
 HARMLESS = "Harmless changes must pass the same gates:\n"
-BEYOND = "What is out of reach of so few steps, said and not hidden:\n"
+BEYOND = "What so few steps cannot detect, stated and not hidden:\n"
 THROUGH = """### Harm through the real tuner
 
-Changes that make a small training faster and do harm besides, planted as catalogue entries and tried by `hotlap tune`
-itself (`python benchmarks/prover/prover_planted.py`). Each looks faster, so that only the gates stand against it;
-none may be kept. What makes it as fast and does no harm must be kept in each of the three classes.
+Changes that make a small training faster but also do harm, planted as catalogue entries and tried by `hotlap tune`
+itself (`python benchmarks/prover/prover_planted.py`). Each looks faster, so that only the gates can stop it; none may
+be kept. A change that is as fast and does no harm must be kept in each of the three classes.
 """
 KILL = """### kill -9
 
-Real tunes killed at random moments and gone on with by `hotlap tune --resume`, again and again (`python
-benchmarks/prover/prover_kill.py`), of a script that sleeps for its data, so that the plan does not hang on the load
-of the machine.
+Real tunes killed at random moments and resumed by `hotlap tune --resume`, again and again (`python
+benchmarks/prover/prover_kill.py`). Their script sleeps instead of loading data, so that the plan does not depend on
+the load of the machine.
 """
 PASSED = {True: "kept", False: "rejected", None: "no evidence"}
 
 
 def section(folder: Path) -> list[str]:
-    """Empty where there are no results."""
+    """Return the section's texts; none if there are no results."""
     parts = [
         text
         for pattern, draw in (
@@ -76,11 +76,11 @@ def _speeds(found: dict[str, Any]) -> Iterator[str]:
             (
                 name,
                 _percent(found["spread_between_processes"][name]),
-                str(one["tunes"]),
-                f"{_percent(one['share_of_trials_called_faster'])} of {one['trials_alone']:,}",
-                f"**{_percent(one['share_of_tunes_that_end_faster'])}**",
+                str(alike["tunes"]),
+                f"{_percent(alike['share_of_trials_called_faster'])} of {alike['trials_alone']:,}",
+                f"**{_percent(alike['share_of_tunes_that_end_faster'])}**",
             )
-            for name, one in found["alike"].items()
+            for name, alike in found["alike"].items()
         ),
     )
     yield PLANTED
@@ -88,14 +88,14 @@ def _speeds(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _counts(found: dict[str, Any]) -> list[int]:
-    return sorted({one["per_arm"] for one in found["planted"]})
+    return sorted({trial["per_arm"] for trial in found["planted"]})
 
 
 def _planted(found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    by_place = {(one["effect"], one["per_arm"]): one for one in found["planted"]}
+    by_place = {(trial["effect"], trial["per_arm"]): trial for trial in found["planted"]}
     for effect in sorted({effect for effect, _ in by_place}):
         cells = (by_place[effect, count] for count in _counts(found))
-        figures = (f"{_percent(one['found'])} (promised {_percent(one['promised_mean'])})" for one in cells)
+        figures = (f"{_percent(trial['found'])} (promised {_percent(trial['promised_mean'])})" for trial in cells)
         yield (_percent(effect - 1), *figures)
 
 
@@ -109,10 +109,10 @@ def _harm(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _changes(rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    for one in rows:
-        task = one["workload"] + (f", {one['added']}" if one["added"] else "")
-        result = PASSED[one["passed"]] + (" **wrong**" if one["as it should be"] is False else "")
-        yield one["change"], task, one["risk"], result, one["why"]
+    for change in rows:
+        task = change["workload"] + (f", {change['added']}" if change["added"] else "")
+        result = PASSED[change["passed"]] + (" **wrong**" if change["as it should be"] is False else "")
+        yield change["change"], task, change["risk"], result, change["why"]
 
 
 def _through(found: dict[str, Any]) -> Iterator[str]:
@@ -121,29 +121,29 @@ def _through(found: dict[str, Any]) -> Iterator[str]:
     yield _table(
         ("change", "class", "looked", "result", "why"),
         (
-            (name, risk, _looked(one), "kept" if one["kept"] else "not kept", one["why"])
+            (name, risk, _looked(outcome), "kept" if outcome["kept"] else "not kept", outcome["why"])
             for risk, group in groups
-            for name, one in group.items()
+            for name, outcome in group.items()
         ),
     )
     yield f"{found['harmful kept']} of {found['harmful']} harmful changes kept.\n"
 
 
-def _looked(one: dict[str, Any]) -> str:
-    return f"{one['looked']:.1f}×" if one["looked"] else "–"
+def _looked(outcome: dict[str, Any]) -> str:
+    return f"{outcome['looked']:.1f}×" if outcome["looked"] else "–"
 
 
 def _kills(found: dict[str, Any]) -> Iterator[str]:
     yield KILL
-    tunes, kills = found["tunes"], [one for each in found["tunes"] for one in each["kills"]]
+    tunes, kills = found["tunes"], [kill for tune in found["tunes"] for kill in tune["kills"]]
     yield _table(
-        ("kills", "tunes", "ended with the same plan", "recorded samples lost", "processes left running"),
+        ("kills", "tunes", "ended with the same plan", "recorded samples lost", "processes still running"),
         [
             (
                 str(len(kills)),
                 str(len(tunes)),
                 str(found["tunes_with_the_same_plan"]),
-                f"{found['samples_lost']} of {sum(one['recorded_samples'] for one in kills)}",
+                f"{found['samples_lost']} of {sum(kill['recorded_samples'] for kill in kills)}",
                 str(found["processes_left"]),
             )
         ],
@@ -152,8 +152,8 @@ def _kills(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _moments(kills: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    for name in dict.fromkeys(one["under_way"] for one in kills):
-        yield name, str(sum(one["under_way"] == name for one in kills))
+    for name in dict.fromkeys(kill["under_way"] for kill in kills):
+        yield name, str(sum(kill["under_way"] == name for kill in kills))
 
 
 def _percent(share: float) -> str:

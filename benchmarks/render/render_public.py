@@ -10,12 +10,11 @@ from typing import Any
 HEAD = """## Programs of others
 
 Unmodified training scripts of public repositories, plain and under `hotlap run`, in turn, each from a fresh folder,
-seeded and timed from outside, by when their own lines of progress come: `python benchmarks/public/run.py`. *first* is
-how much later the first of these lines comes, *whole* the time to the last line that both reached, start included,
-*steady* compares the speed that each has in the second half of its own time, an evaluation now and then left out, both
-as times as fast as plain: medians over rounds. *output* compares all that was
-written, line by line, as far as both came, but for bars, times and rates; a program that does not repeat itself when
-it is run twice tells nothing there.
+seeded, and timed from outside by their own progress lines: `python benchmarks/public/run.py`. *first* is how much later
+the first of these lines comes, *whole* compares the time to the last line that both reached, start included, and
+*steady* the speed that each has in the second half of its own time, occasional evaluations left out; both are multiples
+of plain's speed, as medians over rounds. *output* compares everything written, line by line, as far as both came,
+except for bars, times and rates; it says nothing about a program that does not repeat itself when it is run twice.
 """
 OF_DATA = ("resident-data", "sample-cache", "whole-batch-fetch", "loader-persistent")  # what needs fetching to be pure
 NO_LOADER = "no effect: the moment it waits for never came"
@@ -30,12 +29,12 @@ def section(folder: Path) -> list[str]:
 
 def _table(path: Path, folder: Path) -> str:
     result = json.loads(path.read_text(encoding="utf-8"))
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *(row for one in result["programs"] for row in _rows(one))]
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *(row for program in result["programs"] for row in _rows(program))]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     machine, versions = result["machine"], ", ".join(f"{name} {value}" for name, value in result["versions"].items())
     where = machine["gpu"] or f"{machine['cores']} cores of {machine['processor']}"
     link = f"[{path.name}]({path.relative_to(folder).as_posix()})"
-    how = f"at most {result['seconds']:.0f} s an arm, {result['rounds']} rounds, {versions}"
+    how = f"At most {result['seconds']:.0f} s per arm, rounds: {result['rounds']}, {versions}"
     remark = f" {result['remark']}" if "remark" in result else ""
     return f"### {where}, {result['date'][:10]}\n\n{_summary(result)} {how}.{remark} Raw: {link}\n\n{table}\n"
 
@@ -61,7 +60,7 @@ def _rows(program: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def output(program: dict[str, Any], found: dict[str, Any], arm: str = "run") -> str:
-    if any(one["code"] for one in program["arms"]["plain"]):
+    if any(ran["code"] for ran in program["arms"]["plain"]):
         return "does not run here"
     if found["failed"]:
         return f"**ended with {found['failed'][0]}**"
@@ -79,27 +78,33 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def _summary(result: dict[str, Any]) -> str:
-    """Of each arm, over the programs that run here."""
-    told = []
-    for arm in sorted({arm for one in result["programs"] for arm in one.get("against_plain", {})}):
-        found = [(one, one["against_plain"][arm]) for one in result["programs"] if arm in one.get("against_plain", {})]
-        found = [(one, this) for one, this in found if output(one, this, arm) != "does not run here"]
-        words = [output(one, this, arm) for one, this in found]
-        whole = [this["whole"] for _, this in found if this["whole"]]
-        steady = [this["steady"] for _, this in found if this["steady"]]
-        read = [one["outcomes"][arm] for one, _ in found if one.get("outcomes", {}).get(arm)]
+    """Summarise each arm over the programs that run here."""
+    lines = []
+    for arm in sorted({arm for program in result["programs"] for arm in program.get("against_plain", {})}):
+        found = [
+            (program, program["against_plain"][arm])
+            for program in result["programs"]
+            if arm in program.get("against_plain", {})
+        ]
+        found = [
+            (program, against) for program, against in found if output(program, against, arm) != "does not run here"
+        ]
+        words = [output(program, against, arm) for program, against in found]
+        whole = [against["whole"] for _, against in found if against["whole"]]
+        steady = [against["steady"] for _, against in found if against["steady"]]
+        read = [program["outcomes"][arm] for program, _ in found if program.get("outcomes", {}).get(arm)]
         with_loader = [data for data in read if not data.get("resident-data", NO_LOADER).startswith(NO_LOADER)]
         served = sum(any(data.get(name, "").startswith("applied") for name in OF_DATA) for data in with_loader)
-        share = f" Of {len(with_loader)} that read through a DataLoader, data is known to be pure and kept in {served}."
-        told.append(
-            f"*{arm}*: {len(found)} programs of {len({one['repository'] for one, _ in found})} repositories; "
+        share = f" Of {len(with_loader)} with a DataLoader, {served} have data that is known to be pure and is cached."
+        lines.append(
+            f"*{arm}*: {len(found)} programs of {len({program['repository'] for program, _ in found})} repositories; "
             f"geometric mean {_mean(steady):.2f} steady, {_mean(whole):.2f} whole, slowest {min(whole):.2f} whole; "
-            f"output the same in {sum(one.startswith('same') for one in words)}, not to be told in "
-            f"{sum(one in ('does not repeat itself', 'nothing to compare') for one in words)}, "
-            f"{sum('differs' in one for one in words)} differ, {sum('ended' in one for one in words)} failed."
-            + (share if with_loader else "")
+            f"output the same in {sum(word.startswith('same') for word in words)}, not comparable in "
+            f"{sum(word in ('does not repeat itself', 'nothing to compare') for word in words)}, "
+            f"different in {sum('differs' in word for word in words)}, "
+            f"failed in {sum('ended' in word for word in words)}." + (share if with_loader else "")
         )
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
 def _mean(ratios: list[float]) -> float:

@@ -1,4 +1,4 @@
-"""What every arm learned with every seed, in benchmarks/README.md: of all benches, and of quality.py."""
+"""What every arm learned with every seed, in benchmarks/README.md: from all benches and quality.py."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hotlap.bench.record import TRAINED, Run
 from hotlap.bench.workloads import ARMS
 
 RESULTS = ("*/*-bench*.json", "*/*-quality*.json")
-HEAD = """## Does every arm learn as well
+HEAD = """## Does every arm learn as well?
 
-The quality at the end of every training above, seed by seed, and of those that ran beside each other for nothing else
-(`python benchmarks/training/quality.py`). *missed* after a figure: the target was not reached. Of a seed that was
-trained more than once, the last.
+The quality at the end of every training above, seed by seed, and of trainings that ran side by side for this alone
+(`python benchmarks/training/quality.py`). *missed* after a figure means that the target was not reached. If a seed was
+trained more than once, the last result counts.
 """
 
 
@@ -30,7 +30,7 @@ class Cell(NamedTuple):
 def section(folder: Path) -> list[str]:
     """Empty where there are no results."""
     machines: dict[str, dict[Cell, contract.RunReport]] = {}
-    paths = sorted((path for one in RESULTS for path in (folder / "results").glob(one)), key=_date)
+    paths = sorted((path for pattern in RESULTS for path in (folder / "results").glob(pattern)), key=_date)
     for path in paths:
         bench = record.load(path)
         where = bench.machine.gpu or f"{bench.machine.cores} cores of {bench.machine.cpu}"
@@ -38,7 +38,7 @@ def section(folder: Path) -> list[str]:
         machines.setdefault(where, {}).update(found)
     raw = [f"[{path.name}]({path.relative_to(folder).as_posix()})" for path in paths if "-quality" in path.name]
     tables = [_table(where, machines[where]) for where in sorted(machines)]
-    return [HEAD, *tables, f"Raw, beside the benches above: {', '.join(raw)}\n"] if paths else []
+    return [HEAD, *tables, f"Raw, in addition to the benches above: {', '.join(raw)}\n"] if paths else []
 
 
 def _date(path: Path) -> str:
@@ -53,7 +53,7 @@ def _table(where: str, found: dict[Cell, contract.RunReport]) -> str:
     arms = [arm for arm in ARMS if any(cell.arm == arm for cell in found)]
     lines = [("size", "workload", "target", *arms), ("---",) * (3 + len(arms))]
     for size, workload in sorted({cell[:2] for cell in found}):
-        rows = {cell: one for cell, one in found.items() if cell[:2] == (size, workload)}
+        rows = {cell: report for cell, report in found.items() if cell[:2] == (size, workload)}
         any_of = next(iter(rows.values()))
         cells = [
             ", ".join(_text(rows[cell]) for cell in sorted(rows) if cell.arm == arm) or "–" for arm in arms
@@ -62,5 +62,5 @@ def _table(where: str, found: dict[Cell, contract.RunReport]) -> str:
     return f"### {where}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def _text(one: contract.RunReport) -> str:
-    return f"{one.final:.4f}" + ("" if one.reached else " *missed*")
+def _text(report: contract.RunReport) -> str:
+    return f"{report.final:.4f}" + ("" if report.reached else " *missed*")

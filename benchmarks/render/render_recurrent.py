@@ -13,12 +13,12 @@ TICKS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 50, 100)
 HEAD = """## Recurrent layers against cuDNN
 
 `hotlap.engine.nn`'s LSTM and GRU against `torch.nn`'s, forward and backward, by turns in one process (`python
-benchmarks/recurrent/recurrent.py`). Asked for: 3 times as fast in the geometric mean of the grid, 2.5 times at the
+benchmarks/recurrent/recurrent.py`). The targets: 3 times as fast in the geometric mean of the grid, 2.5 times at the
 reports' shapes, none slower, an error against float64 no larger than cuDNN's, at most 1.2 times its memory.
 """
 GROUPS = (
     ("all that were measured", ("all",)),
-    ("as often as in the whole grid", ("grid",)),
+    ("weighted as in the whole grid", ("grid",)),
     ("of the reports", ("reports",)),
     ("kind", ("kind lstm", "kind gru")),
     ("batch", ("batch 32", "batch 200", "batch 512", "batch 2048", "batch 8192")),
@@ -45,7 +45,7 @@ def _result(path: Path, folder: Path) -> str:
     place = path.relative_to(folder).as_posix()
     lines = [
         f"### {summary['shapes']} shapes on {about['gpu'] or about['machine']}\n",
-        *(f"- {one['date'][:19]}+00:00, `python {one['command']}`" for one in about["calls"]),
+        *(f"- {call['date'][:19]}+00:00, `python {call['command']}`" for call in about["calls"]),
         f"- python {about['python']}, torch {about['torch']}, cuDNN {about['cudnn']}\n",
         f"![Times as fast as cuDNN]({Path(place).with_suffix('.svg').as_posix()})\n",
         "| shapes | times as fast, geometric mean |",
@@ -67,19 +67,21 @@ def _means(means: dict[str, float | None], keys: tuple[str, ...]) -> str:
 
 def _facts(found: dict[str, Any]) -> list[str]:
     summary, failed = found["summary"], found["failed"]
-    points = [one for one in found["points"] if one["variant"] != "cudnn"]
-    speeds = sorted((one["speedup"], one["name"]) for one in points)
-    memory = [one["bytes"]["ours"] / max(1, one["bytes"]["cudnn"]) for one in points]
-    errors = [one["error"]["ours"] / max(1e-30, one["error"]["cudnn"]) for one in points]
-    above = sum(one > 1 for one in errors)
+    points = [point for point in found["points"] if point["variant"] != "cudnn"]
+    speeds = sorted((point["speedup"], point["name"]) for point in points)
+    memory = [point["bytes"]["ours"] / max(1, point["bytes"]["cudnn"]) for point in points]
+    errors = [point["error"]["ours"] / max(1e-30, point["error"]["cudnn"]) for point in points]
+    above = sum(point > 1 for point in errors)
     return [
-        f"Left to cuDNN, which is faster there: {summary['by_cudnn']} of {summary['shapes']}. Of the others:",
-        f"Median {statistics.median(one for one, _ in speeds):.2f}.",
+        f"Left to cuDNN, which is faster there: {summary['by_cudnn']} of {summary['shapes']}. For the others:",
+        f"Median {statistics.median(point for point, _ in speeds):.2f}.",
         f"Least: {speeds[0][0]:.2f} ({speeds[0][1]}); most: {speeds[-1][0]:.3g} ({speeds[-1][1]}); "
         f"slower than cuDNN by more than 3 %: {len(summary['slower_than_cudnn'])}.",
-        f"Peak memory, of cuDNN's: {min(memory):.2f} to {max(memory):.2f}, median {statistics.median(memory):.2f}; "
+        f"Peak memory relative to cuDNN's: {min(memory):.2f} to {max(memory):.2f}, "
+        f"median {statistics.median(memory):.2f}; "
         f"above 1.2: {len(summary['memory_above_1.2'])}.",
-        f"Error against float64, of cuDNN's: median {statistics.median(errors):.2f} times, at most {max(errors):.3g}; "
+        f"Error against float64 relative to cuDNN's: median {statistics.median(errors):.2f}, "
+        f"at most {max(errors):.3g}; "
         f"above it: {above}, by more than 5 %: {len(summary['error_above_cudnn'])}.",
         *(f"Not measured: {', '.join(names)}, {why}." for why, names in _by_reason(failed).items()),
     ]
@@ -110,15 +112,15 @@ def _draw(path: Path) -> None:
     figure = Figure(figsize=(8.0, 4.0), dpi=150)
     axes = figure.subplots()
     for name, mark, shade in (("LSTM", "o", "0.25"), ("GRU", "x", "0.55"), ("left to cuDNN", "+", "0.8")):
-        chosen = [one for one in points if name == _series(one)]
-        took = [statistics.median(one["ms"]["cudnn"]) for one in chosen]
-        axes.scatter(took, [one["speedup"] for one in chosen], s=14, marker=mark, color=shade, label=name)
+        chosen = [point for point in points if name == _series(point)]
+        took = [statistics.median(point["ms"]["cudnn"]) for point in chosen]
+        axes.scatter(took, [point["speedup"] for point in chosen], s=14, marker=mark, color=shade, label=name)
     axes.axhline(1.0, color="0", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="cuDNN, ms forward + backward", ylabel="times as fast as cuDNN")
     for axis in (axes.xaxis, axes.yaxis):
         low, high = axis.get_view_interval()
-        ticks = [one for one in TICKS if low <= one <= high]
-        axis.set_ticks(ticks, labels=[f"{one:g}" for one in ticks])
+        ticks = [point for point in TICKS if low <= point <= high]
+        axis.set_ticks(ticks, labels=[f"{point:g}" for point in ticks])
         axis.set_ticks([], minor=True)
     axes.grid(axis="y", color="0.9")
     axes.set_axisbelow(True)

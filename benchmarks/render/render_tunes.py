@@ -1,4 +1,4 @@
-"""The table of whole tunes in benchmarks/README.md, from the reports kept beside their raw records."""
+"""The table of whole tunes in benchmarks/README.md, from the reports saved beside their raw records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEAD = """## Whole tunes
 
 `hotlap tune` of unmodified scripts. The JSON beside each report holds every raw sample, loss and verdict.
 """
-HEADINGS = ("script", "machine", "date", "verdict", "kept", "tried", "processes", "took, of budget", "report", "raw")
+HEADINGS = ("script", "machine", "date", "verdict", "kept", "tried", "processes", "time of budget", "report", "raw")
 
 
 def section(folder: Path) -> list[str]:
@@ -26,15 +26,15 @@ def section(folder: Path) -> list[str]:
 
 def _row(path: Path, folder: Path) -> tuple[str, ...]:
     tuning = json.loads(path.read_text(encoding="utf-8"))["tuning"]
-    asked = tuning["asked"]
-    minutes = f"{tuning['seconds'] / 60:.1f} of {asked['budget_seconds'] / 60:.1f} min"
-    tried = {one["entry"] for one in tuning["verdicts"] if one["entry"]}
+    request = tuning["asked"]
+    minutes = f"{tuning['seconds'] / 60:.1f} of {request['budget_seconds'] / 60:.1f} min"
+    tried = {item["entry"] for item in tuning["verdicts"] if item["entry"]}
     return (
-        f"`{' '.join(asked['command'])}`",
+        f"`{' '.join(request['command'])}`",
         tuning["machine"],
         tuning["started"][:10],
         _verdict(tuning),
-        ", ".join(one["name"] for one in tuning["kept"]) or "nothing",
+        ", ".join(item["name"] for item in tuning["kept"]) or "nothing",
         str(len(tried)),
         str(sum(len(trial["samples"]) for trial in tuning["trials"])),
         minutes,

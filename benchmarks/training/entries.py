@@ -61,16 +61,16 @@ class Workload:
             seconds=PROCESS,
         )
         sample = self._runner.run(spec)
-        if sample.ended != EndReason.MEASURED.value:
+        if sample.ended != EndReason.MEASURED:
             sys.exit(f"{self.name}, {arm}: {sample.ended} ({sample.why})")
         return sample
 
 
 def arms_of(workload: Workload) -> tuple[Arms, int]:
-    """What applies to a workload, and how many steps take about SECONDS without it."""
+    """Return what applies to a workload, and how many steps take about SECONDS without it."""
     plan = automatic(Risk.ROUNDING).choices
-    told = {one.name: one.status for one in workload.run(WHOLE, plan, FEWEST * 4).outcomes}
-    applied = tuple(choice for choice in plan if told.get(choice.name) == "applied")
+    statuses = {outcome.name: outcome.status for outcome in workload.run(WHOLE, plan, FEWEST * 4).outcomes}
+    applied = tuple(choice for choice in plan if statuses.get(choice.name) == "applied")
     blocks = workload.run(BASE, (), FEWEST * 4).blocks
     step = sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
     alone = {choice.name: (choice,) for choice in applied}
@@ -85,18 +85,18 @@ def compared(workload: Workload, rounds: int) -> dict[str, Any]:
             samples[arm].append(workload.run(arm, arms[arm], steps))
         print(f"{workload.name}: round {number + 1} of {rounds}, {len(arms)} arms, {steps} steps each", flush=True)
     found = {arm: asdict(ratio(worked(samples[arm]), worked(samples[BASE]))) for arm in arms if arm != BASE}
-    for arm, one in found.items():
-        print(f"  {arm:22} {one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]{said(one)}", flush=True)
-    raw = {arm: [[asdict(block) for block in one.blocks] for one in samples[arm]] for arm in arms}
+    for arm, figure in found.items():
+        print(f"  {arm:22} {figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]{said(figure)}", flush=True)
+    raw = {arm: [[asdict(block) for block in sample.blocks] for sample in samples[arm]] for arm in arms}
     return {"steps": steps, "ratios": found, "blocks": raw}
 
 
-def said(one: dict[str, Any]) -> str:
-    return "  SLOWER" if one["high"] < 1 else "  faster" if one["low"] > 1 else ""
+def said(figure: dict[str, Any]) -> str:
+    return "  SLOWER" if figure["high"] < 1 else "  faster" if figure["low"] > 1 else ""
 
 
 def worked(samples: list[Sample]) -> list[list[Work]]:
-    return [[Work(samples=block.samples, seconds=block.seconds) for block in one.blocks] for one in samples]
+    return [[Work(samples=block.samples, seconds=block.seconds) for block in sample.blocks] for sample in samples]
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ class Result:
 
     @property
     def samples_per_second(self) -> float | None:
-        """Of the median epoch, the first left out unless it is the only one."""
+        """Samples per second of the median epoch, without the first unless it is the only one."""
         seconds = self.epoch_seconds[1:] or self.epoch_seconds
         return self.samples / statistics.median(seconds) if seconds else None
 
@@ -106,7 +106,7 @@ HEADING = (
 
 
 def fastest(results: list[Result]) -> list[str]:
-    """The best line of each workload and framework."""
+    """Return the best line of each workload and framework."""
     best: dict[tuple[str, str], Result] = {}
     for result in results:
         key = (result.combination.workload, result.combination.framework)
@@ -139,7 +139,7 @@ def write(path: Path, options: argparse.Namespace, results: list[Result]) -> Non
 
 
 def names(allowed: tuple[str, ...] | None = None) -> Any:
-    """Reads a list with commas in between, of `allowed` only."""
+    """Parse a comma-separated list of `allowed` names."""
 
     def read(text: str) -> list[str]:
         chosen = text.split(",")
@@ -171,7 +171,7 @@ def main() -> None:
     results: list[Result] = []
     print(HEADING, flush=True)
     with ThreadPoolExecutor(options.at_once) as pool:
-        for result in pool.map(lambda one: measure(one, options), combinations(options)):
+        for result in pool.map(lambda combination: measure(combination, options), combinations(options)):
             results.append(result)
             print(row(result), flush=True)
             if options.out:

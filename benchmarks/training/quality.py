@@ -43,37 +43,37 @@ class Kept:
 
 
 def order(choice: record.Choice, first_seed: int) -> list[Key]:
-    """Arm by arm, so that what is left undone when time is up is of the arms named last."""
+    """Order runs arm by arm, so that what is left undone when time is up is of the arms named last."""
     seeds = range(first_seed, choice.seeds)
     return [(name, arm, seed) for arm in choice.arms for seed in seeds for name in choice.workloads]
 
 
 class Ended(Exception):
-    """Nothing more is trained."""
+    """Training has ended; nothing more is started."""
 
 
-def perform(asked: argparse.Namespace) -> Bench:
-    prepared = session.prepare(asked_of(asked))
+def perform(options: argparse.Namespace) -> Bench:
+    prepared = session.prepare(asked_of(options))
     choice, begin = prepared.bench.choice, time.monotonic()
-    keys = order(choice, asked.first_seed)
-    kept = Kept(replace(prepared.bench, command=command_line(choice, asked)), prepared.out, len(keys))
+    keys = order(choice, options.first_seed)
+    results = Kept(replace(prepared.bench, command=command_line(choice, options)), prepared.out, len(keys))
     arm = process.Arm(place=prepared.place, size=choice.size, device=choice.device, epochs=None, max_seconds=None)
     ended = Event()
 
     def go_on(*_: object) -> None:
-        """Asked now and then while a run is under way, which is killed where this raises."""
+        """Called now and then during a run, which is killed if this raises."""
         if ended.is_set():
             raise Ended
 
-    with ThreadPoolExecutor(len(choice.workloads)) as makers, ThreadPoolExecutor(asked.at_once) as pool:
+    with ThreadPoolExecutor(len(choice.workloads)) as makers, ThreadPoolExecutor(options.at_once) as pool:
         made: dict[str, Future[Path]] = {
             name: makers.submit(data.make, prepared.place, name, choice.size, go_on) for name in choice.workloads
         }
 
         def train(key: Key) -> None:
             folder = made[key[0]].result()
-            if not ended.is_set() and time.monotonic() - begin < 60 * asked.minutes:
-                kept.add(process.run(arm, key, folder, go_on))
+            if not ended.is_set() and time.monotonic() - begin < 60 * options.minutes:
+                results.add(process.run(arm, key, folder, go_on))
 
         try:
             for done in [pool.submit(train, key) for key in keys]:
@@ -81,14 +81,14 @@ def perform(asked: argparse.Namespace) -> Bench:
         except BaseException:  # else all that is left would be trained before it is told
             ended.set()
             raise
-    return kept.bench
+    return results.bench
 
 
-def command_line(choice: record.Choice, asked: argparse.Namespace) -> str:
-    """What to type to measure the same."""
+def command_line(choice: record.Choice, options: argparse.Namespace) -> str:
+    """Return the command that measures the same."""
     script = "python benchmarks/training/quality.py"
     words = [script, *choice.workloads, "--arms", ",".join(choice.arms), "--size", choice.size]
-    words += ["--seeds", str(choice.seeds), "--first-seed", str(asked.first_seed), "--at-once", str(asked.at_once)]
+    words += ["--seeds", str(choice.seeds), "--first-seed", str(options.first_seed), "--at-once", str(options.at_once)]
     return " ".join([*words, "--device", choice.device])
 
 
@@ -117,10 +117,10 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=4, help="runs beside each other")
     parser.add_argument("--minutes", type=float, default=60.0, help="no run starts later")
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args(arguments)
-    if not 0 <= asked.first_seed < asked.seeds or asked.at_once < 1:
-        parser.error("--first-seed is 0 or more and below --seeds, --at-once is 1 or more")
-    return asked
+    options = parser.parse_args(arguments)
+    if not 0 <= options.first_seed < options.seeds or options.at_once < 1:
+        parser.error("--first-seed must be at least 0 and below --seeds, and --at-once at least 1")
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -130,10 +130,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"quality: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("quality: interrupted; the runs that ended are kept", file=sys.stderr)
+        print("quality: interrupted; finished runs are saved", file=sys.stderr)
         return INTERRUPTED
     for row in bench.summary:
-        found = ", ".join(f"{one:.4f}" for one in row.qualities)
+        found = ", ".join(f"{quality:.4f}" for quality in row.qualities)
         print(f"{row.workload:14} {row.arm:10} {row.metric} {found}: {row.reached} of {row.runs} reached {row.target}")
     return 0 if all(row.reached == row.runs for row in bench.summary) else 1
 

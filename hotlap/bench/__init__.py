@@ -1,1 +1,1 @@
-"""The bench: the five training pipelines, each trained by several arms, interleaved, in fresh processes."""
+"""The bench: the bundled training pipelines, each trained with several arms, interleaved, in fresh processes."""

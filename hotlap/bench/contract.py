@@ -1,11 +1,11 @@
-"""What an arm prints, one line each:
+"""The lines that an arm prints:
 
     train 800 samples  valid 200 samples
     settings precision=bf16-mixed compile=no        (frameworks only)
     epoch 3  loss 0.01234  rmse 0.0456  seconds 1.234
     final rmse 0.0456 target 0.0500 reached
 
-`seconds` is the training part of the epoch. Other lines are kept raw and not read.
+`seconds` is the training part of the epoch. Other lines are saved as they are and ignored.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ FINAL = re.compile(r"final (\S+) (\S+) target (\S+) (reached|missed)\s*")
 
 
 class Unreadable(ValueError):
-    """The output breaks the contract; the text says where."""
+    """The output breaks the contract; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
     number: int
-    at: float  # when its line arrived
+    at: float  # when its line arrived, in seconds since the start of the process
     seconds: float  # of training
     metric: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunReport:
-    """What one run said of itself."""
+    """What one run reported."""
 
     samples: int
     settings: str | None
@@ -54,7 +54,7 @@ def read(lines: Sequence[Line]) -> RunReport:
     settings = next((found[1] for line in lines if (found := SETTINGS.fullmatch(line.text))), None)
     epochs = tuple(_epoch(line, found, final[1]) for line in lines if (found := EPOCH.fullmatch(line.text)))
     if not epochs:
-        raise Unreadable("it printed no line `epoch N …`")
+        raise Unreadable("it printed no lines `epoch N …`")
     if int(samples[1]) == 0:
         raise Unreadable("it trained on 0 samples")
     return RunReport(
@@ -69,7 +69,7 @@ def read(lines: Sequence[Line]) -> RunReport:
 
 
 def last_epoch(lines: Sequence[Line]) -> int:
-    """How far a run is, for those who watch it."""
+    """Return the number of the last finished epoch, to show progress."""
     found = (EPOCH.fullmatch(line.text) for line in reversed(lines))
     return next((int(match[1]) for match in found if match), 0)
 
@@ -102,4 +102,4 @@ def _number(text: str, what: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Unreadable(f"{what} is {text!r}, which is no number") from None
+        raise Unreadable(f"{what} is {text!r}, which is not a number") from None

@@ -1,4 +1,4 @@
-"""The workloads' data, made before anything is timed: one data seed, so that all arms and seeds train on the same."""
+"""Generates the data of the workloads before anything is timed, with one seed, so that all runs train on the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 1024**2
 PROCESS_MB = 700  # an interpreter with torch, before any data
 OnWait = Callable[[str, float], None]
 
-# Asks a generator what it would need: its `ensure` comes to `cache.make_once`, which here makes nothing and tells.
+# Asks a generator what it needs: its `ensure` calls `cache.make_once`, which is replaced to report instead of generate.
 QUESTION = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -34,8 +34,8 @@ import cache
 def answer(folder, build, bytes_needed):
     memory = getattr(data, "MEMORY_MB", {}).get(sys.argv[2])
     missing = 0 if cache.is_complete(folder) else bytes_needed
-    told = {"root": str(cache.data_root()), "size": bytes_needed, "missing": missing, "memory_mb": memory}
-    print(json.dumps(told))
+    report = {"root": str(cache.data_root()), "size": bytes_needed, "missing": missing, "memory_mb": memory}
+    print(json.dumps(report))
     return folder
 cache.make_once = answer
 data.ensure(sys.argv[2], seed=int(sys.argv[3]))
@@ -55,25 +55,27 @@ def needs(place: Path, workload: str, size: str) -> Needs:
     done = subprocess.run(question, capture_output=True, text=True)
     if done.returncode != 0:
         raise DataNotMade(
-            f"the generator of {workload} cannot start: {_last(done.stderr.splitlines(), done.returncode)}"
+            f"the data generator of {workload} cannot start: {_last(done.stderr.splitlines(), done.returncode)}"
         )
-    told = json.loads(done.stdout.strip().splitlines()[-1])
-    # Where the workload does not say, the data twice beside torch is the least any arm needs.
-    memory = told["memory_mb"] or PROCESS_MB + 2 * told["size"] / MIB
-    return Needs(workload=workload, root=Path(told["root"]), bytes_needed=int(told["missing"]), memory_mb=float(memory))
+    report = json.loads(done.stdout.strip().splitlines()[-1])
+    # Without a figure from the workload: torch and two copies of the data are the least that any arm needs.
+    memory = report["memory_mb"] or PROCESS_MB + 2 * report["size"] / MIB
+    return Needs(
+        workload=workload, root=Path(report["root"]), bytes_needed=int(report["missing"]), memory_mb=float(memory)
+    )
 
 
-def require_room(asked: Sequence[Needs], size: str) -> None:
-    if not asked:
+def require_room(workloads: Sequence[Needs], size: str) -> None:
+    if not workloads:
         return
-    root, total = asked[0].root, sum(need.bytes_needed for need in asked)
+    root, total = workloads[0].root, sum(need.bytes_needed for need in workloads)
     free = shutil.disk_usage(_existing(root)).free
     if total > free:
         raise NotEnoughRoom(
             f"the data of size {size} needs {total / GIB:.2f} GiB but {root} has {free / GIB:.2f} GiB free; "
             "free some space, choose a smaller --size, or set HOTLAP_DATA to a folder on a larger disk"
         )
-    most = max(asked, key=lambda need: need.memory_mb)
+    most = max(workloads, key=lambda need: need.memory_mb)
     available = free_bytes() / MIB
     if most.memory_mb > available:
         raise NotEnoughRoom(
@@ -83,7 +85,7 @@ def require_room(asked: Sequence[Needs], size: str) -> None:
 
 
 def make(place: Path, workload: str, size: str, on_wait: OnWait) -> Path:
-    """The folder of the data, made when missing; interrupted before, it is made anew."""
+    """Return the folder of the data, generating it if it is missing or was left incomplete."""
     began = time.monotonic()
     command = [sys.executable, str(place / workload / "data.py"), "--size", size, "--seed", SEED]
     attendant = Attendant(launch.start_apart(command, os.environ, at_our_death=signal.SIGKILL), poll=0.5)
@@ -100,7 +102,7 @@ def make(place: Path, workload: str, size: str, on_wait: OnWait) -> Path:
     for output in (out, errors):
         output.wait(5.0)
     if attendant.child.returncode != 0 or not out.last:
-        raise DataNotMade(f"the data of {workload} could not be made: {_last(errors.last, attendant.child.returncode)}")
+        raise DataNotMade(f"cannot generate the data of {workload}: {_last(errors.last, attendant.child.returncode)}")
     return Path(out.last[-1])
 
 
@@ -109,5 +111,5 @@ def _existing(path: Path) -> Path:
 
 
 def _last(lines: Sequence[str], code: int) -> str:
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1] if said else f"it ended with exit code {code} and said nothing"
+    printed = [line.strip() for line in lines if line.strip()]
+    return printed[-1] if printed else f"it ended with exit code {code} and no output"

@@ -7,7 +7,7 @@ from hotlap.bench.record import Bench, Row
 
 
 def page(bench: Bench, plot: str | None, heading: str = "#") -> str:
-    """The whole result; `plot` is the file to show, relative to the page."""
+    """Render the whole result; `plot` is the picture to show, relative to the page."""
     parts = [f"{heading} {title(bench)}", facts(bench)]
     if plot:
         parts.append(f"![Speed against naive]({plot})")

@@ -1,4 +1,4 @@
-"""Peak memory of an arm and all its processes, polled from outside it."""
+"""Peak memory of an arm with all its processes, polled from outside."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from hotlap.process import tree
 
 MIB = 1 << 20
-SHORTEST = 0.25  # seconds between polls
+SHORTEST = 0.25  # least seconds between polls
 MOST_OF_THE_TIME = 0.02  # reading PSS walks page tables: polling takes at most this share of one core
 PSS, RSS = "PSS", "RSS"
 HOST_MEMORY = PSS if sys.platform == "linux" else RSS
 
 
 class Peaks:
-    """Polls until stopped."""
+    """Polls the memory of a process tree in a thread until the block ends."""
 
     def __init__(self, pid: int, gpus: Gpus) -> None:
         self._pid, self._gpus = pid, gpus
@@ -52,14 +52,14 @@ class Peaks:
 
 
 class Gpus:
-    """How much more device memory is in use, over all processes, than when this was made."""
+    """How much more device memory all processes use than when this object was created."""
 
     def __init__(self) -> None:
         self._devices = _nvml_devices()
         self._before = self._used()
 
     def grown_mb(self) -> float | None:
-        """Of the device that grew most; None without NVML."""
+        """Return the growth of the device that grew most; None without NVML."""
         now = self._used()
         grown = [used - before for used, before in zip(now, self._before, strict=True)]
         return max([0, *grown]) / MIB if grown else None

@@ -1,4 +1,4 @@
-"""In which order arms run: interleaved, so that a drift of the machine hits all of them alike."""
+"""The order in which arms run: interleaved, so that a drift of the machine affects them equally."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Key = tuple[str, str, int]  # workload, arm, seed
 
 
 def schedule(choice: Choice) -> list[Key]:
-    """Round k trains with seed k; the arms of a workload run A B C D, in the next round D C B A."""
+    """Return the order of the runs: round k uses seed k; arms run A B C D, and D C B A in the next round."""
     keys = []
     for seed in range(choice.seeds):
         arms = choice.arms if seed % 2 == 0 else choice.arms[::-1]
@@ -19,9 +19,9 @@ def schedule(choice: Choice) -> list[Key]:
 
 
 def seconds_left(runs: Sequence[Run], waiting: Sequence[Key], current: Key | None, elapsed: float) -> float | None:
-    """From runs already made of the same workload and arm, else of the same workload, else of any.
+    """Estimate from finished runs of the same workload and arm, or else of the same workload, or else of any.
 
-    `waiting` leaves out the current run, of which `elapsed` seconds are gone. None while nothing has ended yet.
+    `waiting` excludes the current run, which started `elapsed` seconds ago. None until the first run has ended.
     """
     if not runs:
         return None
@@ -33,6 +33,6 @@ def seconds_left(runs: Sequence[Run], waiting: Sequence[Key], current: Key | Non
 
 def _expected(runs: Sequence[Run], key: Key) -> float:
     workload, arm, _ = key
-    same = [run.seconds for run in runs if (run.workload, run.arm) == (workload, arm)]
-    alike = same or [run.seconds for run in runs if run.workload == workload] or [run.seconds for run in runs]
-    return sum(alike) / len(alike)
+    same_arm = [run.seconds for run in runs if (run.workload, run.arm) == (workload, arm)]
+    similar = same_arm or [run.seconds for run in runs if run.workload == workload] or [run.seconds for run in runs]
+    return sum(similar) / len(similar)

@@ -1,4 +1,4 @@
-"""One picture of a bench: how many times faster than naive each arm is, with its interval, on a log axis."""
+"""The picture of a bench: how many times as fast as naive each arm is, with its interval, on a log axis."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hotlap.bench.record import Bench, Row
 from hotlap.bench.table import digits
 from hotlap.errors import PackageMissing
 
-# Grey and hatched: told apart in black and white.
+# Greys and hatches, which can be told apart in black and white.
 STYLES = (("0.95", "///"), ("0.8", ""), ("0.6", ""), ("0.95", "..."), ("0.8", "xxx"), ("0.95", ""))
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-BAR = 0.8  # of the room each bar has
+BAR = 0.8  # share of its row that a bar fills
 FORMATS = ("png", "svg")
 
 
 def draw(bench: Bench, beside: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Writes the picture in these formats next to the result; nothing when there is no ratio to show."""
+    """Write the picture beside the result, once per format; nothing without a ratio to show."""
     rows = [row for row in bench.summary if row.ratio is not None]
     if not rows:
         return []
@@ -28,7 +28,7 @@ def draw(bench: Bench, beside: Path, formats: Sequence[str] = FORMATS) -> list[P
     figure = Figure(figsize=(8.0, 1.4 + 0.32 * len(rows) + 0.25 * len({row.workload for row in rows})), dpi=150)
     _bars(figure.subplots(), rows, bench)
     written = []
-    # A fixed salt and no date: the same result draws the same file.
+    # A fixed salt and no date make the file reproducible.
     with matplotlib.rc_context({"svg.hashsalt": "hotlap", "svg.fonttype": "none"}):
         for kind in formats:
             path = beside.with_suffix(f".{kind}")
@@ -42,7 +42,7 @@ def _matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise PackageMissing("no plot was drawn: it needs matplotlib; type: pip install 'hotlap[bench]'") from error
+        raise PackageMissing("no plot was drawn: matplotlib is missing; type: pip install 'hotlap[bench]'") from error
     return matplotlib
 
 
@@ -69,7 +69,7 @@ def _bars(axes: Any, rows: list[Row], bench: Bench) -> None:
 
 def _bar(axes: Any, row: Row, place: float, style: tuple[str, str]) -> None:
     ratio = row.ratio
-    assert ratio is not None  # rows without one are not drawn
+    assert ratio is not None  # rows without a ratio are not drawn
     color, hatch = style
     axes.barh(place, ratio.value - 1.0, BAR, left=1.0, color=color, hatch=hatch, edgecolor="black", linewidth=0.6)
     end = max(1.0, ratio.value)
@@ -81,7 +81,7 @@ def _bar(axes: Any, row: Row, place: float, style: tuple[str, str]) -> None:
 
 
 def _places(rows: list[Row]) -> tuple[list[float], dict[str, float]]:
-    """Where each bar stands, and the middle of each workload's group."""
+    """Return the position of each bar, and the middle of each workload's group."""
     places: list[float] = []
     for index, row in enumerate(rows):
         gap = 0.0 if index == 0 else 1.0 if rows[index - 1].workload == row.workload else 1.8
@@ -89,7 +89,7 @@ def _places(rows: list[Row]) -> tuple[list[float], dict[str, float]]:
     groups: dict[str, list[float]] = {}
     for row, place in zip(rows, places, strict=True):
         groups.setdefault(row.workload, []).append(place)
-    return places, {name: sum(own) / len(own) for name, own in groups.items()}
+    return places, {name: sum(group) / len(group) for name, group in groups.items()}
 
 
 def _limits(axes: Any, rows: list[Row]) -> None:

@@ -31,7 +31,7 @@ OnLine = Callable[[int, float], None]  # epochs done, seconds since the start
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
-    """What every run of a bench is started with."""
+    """The arguments shared by all runs of a bench."""
 
     place: Path  # of the workloads
     size: str
@@ -61,9 +61,9 @@ def run(arm: Arm, key: Key, data: Path, on_line: OnLine) -> Run:
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with tempfile.TemporaryDirectory(prefix="hotlap-bench-") as out:
         words = command(arm.place, workload, name, arm.arguments(seed, str(data), out), out)
-        # hotlap run passes SIGTERM on to its command; killed itself, it would leave the command behind.
-        farewell = signal.SIGTERM if name == RUN else signal.SIGKILL
-        ending = _follow(words, farewell, arm.max_seconds, on_line)
+        # hotlap run forwards SIGTERM to its command; SIGKILL would leave the command behind.
+        end_signal = signal.SIGTERM if name == RUN else signal.SIGKILL
+        ending = _follow(words, end_signal, arm.max_seconds, on_line)
     ended, why = _verdict(ending, arm)
     return Run(
         workload=workload,
@@ -89,15 +89,15 @@ def _published(arm: Arm, key: Key) -> str:
     return " ".join(_relative(["python" if word == sys.executable else word for word in words], arm.place))
 
 
-def _follow(words: list[str], farewell: signal.Signals, max_seconds: float | None, on_line: OnLine) -> ArmExit:
+def _follow(words: list[str], end_signal: signal.Signals, max_seconds: float | None, on_line: OnLine) -> ArmExit:
     gpus = Gpus()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         began = time.perf_counter()
         environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        attendant = Attendant(launch.start_apart(words, environ, errors, farewell), poll=LOOK_EVERY)
+        attendant = Attendant(launch.start_apart(words, environ, errors, end_signal), poll=LOOK_EVERY)
         lines: list[Line] = []
 
-        def heard(text: str) -> None:
+        def append(text: str) -> None:
             lines.append(Line(at=time.perf_counter() - began, text=text.rstrip()[:LONGEST_LINE]))
 
         def is_over_time() -> bool:
@@ -106,18 +106,18 @@ def _follow(words: list[str], farewell: signal.Signals, max_seconds: float | Non
             return max_seconds is not None and elapsed >= max_seconds
 
         assert attendant.child.stdout is not None
-        printed = Listener(attendant.child.stdout, heard)
+        listener = Listener(attendant.child.stdout, append)
         try:
             with Peaks(attendant.child.pid, gpus) as peaks:
                 timed_out = attendant.wait(is_over_time)
                 seconds = time.perf_counter() - began
         finally:
             attendant.end()
-            printed.wait(5.0)
-        tail, said = _tail(errors), _said(errors)
+            listener.wait(5.0)
+        tail, said = _tail(errors), _our_lines(errors)
     return ArmExit(
         exit_code=attendant.child.returncode,
-        seconds=max([seconds, *(line.at for line in lines[-1:])]),  # the last line is read after the end, if only just
+        seconds=max([seconds, *(line.at for line in lines[-1:])]),  # the last line may be read just after the end
         lines=tuple(lines),
         errors=tail,
         said=said,
@@ -128,26 +128,26 @@ def _follow(words: list[str], farewell: signal.Signals, max_seconds: float | Non
 
 
 def _tail(errors: IO[str]) -> tuple[str, ...]:
-    """The command's own words."""
+    """Return the last lines on stderr that the command itself printed."""
     errors.seek(0)
     lines = [line.rstrip()[:LONGEST_LINE] for line in errors if line.strip() and not line.startswith(OUR_LINES)]
     return tuple(lines[-ERROR_LINES:])
 
 
-def _said(errors: IO[str]) -> tuple[str, ...]:
+def _our_lines(errors: IO[str]) -> tuple[str, ...]:
     errors.seek(0)
     return tuple(line.rstrip()[:LONGEST_LINE] for line in errors if line.startswith(OUR_LINES))
 
 
 def _verdict(ending: ArmExit, arm: Arm) -> tuple[str, str | None]:
     if ending.timed_out:
-        return TIME_LIMIT, f"not done after {(arm.max_seconds or 0.0) / 60:.3g} min, the limit of --max-minutes"
+        return TIME_LIMIT, f"not finished after {(arm.max_seconds or 0.0) / 60:.3g} min, the limit set by --max-minutes"
     if ending.exit_code != 0:
         return FAILED, f"{_death(ending)}{': ' + ending.errors[-1] if ending.errors else ''}"
     try:
         contract.read(ending.lines)
     except contract.Unreadable as error:
-        return UNREADABLE, f"ended well, but {error}"
+        return UNREADABLE, f"exit code 0, but {error}"
     return TRAINED, None
 
 
@@ -155,13 +155,13 @@ def _death(ending: ArmExit) -> str:
     if ending.exit_code >= 0:
         return f"exit code {ending.exit_code}"
     name = signal.Signals(-ending.exit_code).name
-    return f"killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+    return f"killed by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
 
 
 def _relative(lines: list[str] | tuple[str, ...], place: Path) -> list[str]:
-    """Without this machine's folders: results are published. An arm imports from where we do."""
+    """Strip the folders of this machine, since results are published; an arm imports from the same sys.path."""
     folders = {f"{Path(path)}{os.sep}" for path in (str(place), *sys.path) if Path(path).is_absolute()} - {os.sep * 2}
-    made = list(lines)
+    stripped = list(lines)
     for folder in sorted(folders, key=len, reverse=True):
-        made = [line.replace(folder, "") for line in made]
-    return [line.replace(str(Path.home()), "~") for line in made]
+        stripped = [line.replace(folder, "") for line in stripped]
+    return [line.replace(str(Path.home()), "~") for line in stripped]

@@ -1,4 +1,4 @@
-"""What a bench keeps: one JSON file, replaced whole after every run. Times are in seconds, memory in MiB."""
+"""The records of a bench: one JSON file, rewritten after every run. Times are in seconds, memory in MiB."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAINED, FAILED, UNREADABLE, TIME_LIMIT = "trained", "failed", "unreadable", "ti
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A line an arm printed, and when it arrived, counted from the start of the process."""
+    """A line that an arm printed, and when it arrived, in seconds since the start of the process."""
 
     at: float
     text: str
@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One training from start to end in a process of its own."""
+    """One training in a process of its own."""
 
     workload: str
     arm: str
@@ -40,10 +40,10 @@ class Run:
     exit_code: int
     seconds: float
     lines: tuple[Line, ...]
-    errors: tuple[str, ...]  # the last lines on stderr of a run that broke
+    errors: tuple[str, ...]  # the last lines on stderr, of a run that broke
     peak_host_mb: float | None
     peak_device_mb: float | None
-    said: tuple[str, ...] = ()  # by hotlap on stderr: what the arm `run` applied, and what not
+    said: tuple[str, ...] = ()  # hotlap's own lines on stderr: what the arm `run` applied and what not
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -52,43 +52,43 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """A workload as it was benched."""
+    """A workload as it was measured."""
 
     name: str
     higher_is_better: bool
-    source: str  # SHA-256 of its scripts and those shared by all, shortened
+    source: str  # SHA-256 of its scripts and the shared ones, shortened
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What to bench."""
+    """What to measure."""
 
     workloads: tuple[str, ...]
     arms: tuple[str, ...]
     size: str
     device: str
     seeds: int
-    epochs: int | None  # None: as many as the workload's recipe says
+    epochs: int | None  # None: the number in the workload's recipe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """All runs of one arm on one workload."""
+    """The runs of one arm on one workload, summarised."""
 
     workload: str
     arm: str
     trained: int  # runs that ended well, out of `runs`
     runs: int
-    broken: tuple[str, ...]  # why the others did not
+    broken: tuple[str, ...]  # why each of the others broke
     settings: str | None  # what a framework chose
     samples_per_second: float | None
-    single_epoch: bool  # the only epoch was used, with its warm-up
+    single_epoch: bool  # a run had one epoch only, which includes warm-up
     ratio: Ratio | None  # to naive
     metric: str | None
     target: float | None
-    qualities: tuple[float, ...]  # at the end, one a seed
+    qualities: tuple[float, ...]  # final quality, one per seed
     reached: int  # runs whose final quality met the target
-    seconds_to_target: tuple[float, ...]  # of the runs that met it at some epoch
+    seconds_to_target: tuple[float, ...]  # of the runs that met the target in any epoch
     warmup_seconds: float | None
     peak_host_mb: float | None
     peak_device_mb: float | None
@@ -102,18 +102,18 @@ class Bench:
     command: str
     machine: Machine
     versions: Mapping[str, str]
-    environment: Mapping[str, str]  # variables that decide how fast torch is
+    environment: Mapping[str, str]  # variables that affect the speed of torch
     choice: Choice
     tasks: tuple[Task, ...]
-    host_memory: str  # "PSS", where shared pages count once, or "RSS"
+    host_memory: str  # "PSS", which counts shared pages once, or "RSS"
     runs: tuple[Run, ...]
     summary: tuple[Row, ...]
 
 
 def save(bench: Bench, path: Path, kept_by_us: bool = False) -> None:
-    """Atomic: after a crash the file holds all finished runs but at most the last one.
+    """Replace the file atomically: a crash loses at most the last finished run.
 
-    `kept_by_us`: in the state folder, for its owner alone; what the user has named follows the umask.
+    With `kept_by_us` the file is in the state folder and private; a file that the user named follows the umask.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""A whole bench: look around, make the data, run the arms interleaved, keep every run the moment it ends."""
+"""A whole bench: inspect the machine, generate the data, run the arms interleaved, save every run as it ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPEED = ("CUDA_", "CUDNN_", "GOMP_", "KMP_", "MKL_", "NVIDIA_TF32", "OMP_", "OPE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchRequest:
-    """What the user typed; None: not said."""
+    """The options the user typed; None where an option was not given."""
 
     workloads: tuple[str, ...] | None
     arms: tuple[str, ...] | None
@@ -41,7 +41,7 @@ class BenchRequest:
 
 
 class Watcher(Protocol):
-    """Those who show how far it is."""
+    """Shows the progress of a bench."""
 
     def making_data(self, workload: str, elapsed: float) -> None: ...
     def running(self, key: Key, runs: tuple[Run, ...], waiting: list[Key], epoch: int, elapsed: float) -> None: ...
@@ -52,17 +52,17 @@ class Watcher(Protocol):
 class Session:
     place: Path  # of the workloads
     out: Path
-    kept_by_us: bool  # in the state folder, since no other was named
+    kept_by_us: bool  # `out` is in the state folder, since the user named no file
     bench: Bench
     max_seconds: float | None
 
 
-def prepare(asked: BenchRequest) -> Session:
-    """Everything that can be refused is refused here, before anything is made or run."""
+def prepare(request: BenchRequest) -> Session:
+    """Check everything that can be refused before any data is generated or any arm is run."""
     place = workloads.folder()
-    out = _out(asked)
-    before = record.load(out) if asked.resume else None
-    choice = _choice(asked, place, before)
+    out = _out(request)
+    before = record.load(out) if request.resume else None
+    choice = _choice(request, place, before)
     require_packages(choice.arms)
     here, device = look(choice.device or None)
     choice = replace(choice, device=device)
@@ -71,7 +71,7 @@ def prepare(asked: BenchRequest) -> Session:
         bench = _resumed(before, bench, out)
     needs = [data.needs(place, name, choice.size) for name in choice.workloads]
     data.require_room(needs, choice.size)
-    kept_by_us = asked.out is None
+    kept_by_us = request.out is None
     if kept_by_us:
         store.prepare(store.home(), FOLDER)
     record.save(bench, out, kept_by_us)
@@ -80,13 +80,13 @@ def prepare(asked: BenchRequest) -> Session:
         out=out,
         kept_by_us=kept_by_us,
         bench=bench,
-        max_seconds=None if asked.max_minutes is None else 60 * asked.max_minutes,
+        max_seconds=None if request.max_minutes is None else 60 * request.max_minutes,
     )
 
 
 def perform(session: Session, watcher: Watcher) -> Bench:
     choice, bench = session.bench.choice, session.bench
-    done = {run.key for run in bench.runs if run.ended == TRAINED}  # what broke is tried again
+    done = {run.key for run in bench.runs if run.ended == TRAINED}  # broken runs are tried again
     waiting = [key for key in schedule(choice) if key not in done]
     folders = _make_data(session, waiting, watcher)
     arm = process.Arm(
@@ -98,14 +98,14 @@ def perform(session: Session, watcher: Watcher) -> Bench:
     )
     while waiting:
         key = waiting.pop(0)
-        run = process.run(arm, key, folders[key[0]], _teller(watcher, key, bench.runs, waiting))
+        run = process.run(arm, key, folders[key[0]], _on_line(watcher, key, bench.runs, waiting))
         bench = _with(bench, run)
         record.save(bench, session.out, session.kept_by_us)
         watcher.ended(run, bench.runs, waiting)
     return bench
 
 
-def _teller(watcher: Watcher, key: Key, runs: tuple[Run, ...], waiting: list[Key]) -> Callable[[int, float], None]:
+def _on_line(watcher: Watcher, key: Key, runs: tuple[Run, ...], waiting: list[Key]) -> Callable[[int, float], None]:
     return lambda epoch, elapsed: watcher.running(key, runs, waiting, epoch, elapsed)
 
 
@@ -116,43 +116,47 @@ def _make_data(session: Session, waiting: list[Key], watcher: Watcher) -> dict[s
 
 
 def _with(bench: Bench, run: Run) -> Bench:
-    runs = (*(kept for kept in bench.runs if kept.key != run.key), run)
+    runs = (*(earlier for earlier in bench.runs if earlier.key != run.key), run)
     return replace(bench, runs=runs, summary=summarize(bench.choice, bench.tasks, runs))
 
 
-def _out(asked: BenchRequest) -> Path:
-    if asked.out is not None:
-        if asked.out.exists() and not asked.resume:
-            raise RunFolderUnwritable(f"{asked.out} is there already; go on with it: --resume, or choose another --out")
-        return asked.out
+def _out(request: BenchRequest) -> Path:
+    if request.out is not None:
+        if request.out.exists() and not request.resume:
+            raise RunFolderUnwritable(
+                f"{request.out} already exists; continue it with --resume, or choose another --out"
+            )
+        return request.out
     folder = store.home() / FOLDER
-    if not asked.resume:
+    if not request.resume:
         return folder / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.json"
     found = max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, default=None)
     if found is None:
-        raise RunNotFound(f"no bench in {folder} to go on with; start one without --resume")
+        raise RunNotFound(f"there is no bench in {folder} to resume; start one without --resume")
     return found
 
 
-def _choice(asked: BenchRequest, place: Path, before: Bench | None) -> Choice:
-    """What was typed, filled up from the bench to go on with, filled up with defaults. Device "" is found later."""
+def _choice(request: BenchRequest, place: Path, before: Bench | None) -> Choice:
+    """Merge the typed options with those of the bench to resume and the defaults; a device "" is detected later."""
     known = workloads.names(place)
     old = before.choice if before else None
-    if old and asked.size not in (None, old.size):
-        raise ResumeRefused(f"that bench is of size {old.size}, not {asked.size}; leave out --size or --resume")
-    if old and asked.device not in (None, old.device):
-        raise ResumeRefused(f"that bench ran on {old.device}, not {asked.device}; leave out --device or --resume")
-    if old and asked.epochs not in (None, old.epochs):
-        raise ResumeRefused(f"that bench has --epochs {old.epochs}, not {asked.epochs}; leave out --epochs or --resume")
-    asked_workloads = (old.workloads if old else ()) + (asked.workloads or (() if old else known))
-    asked_arms = (old.arms if old else ()) + (asked.arms or (() if old else workloads.ARMS))
+    if old and request.size not in (None, old.size):
+        raise ResumeRefused(f"that bench is of size {old.size}, not {request.size}; leave out --size or --resume")
+    if old and request.device not in (None, old.device):
+        raise ResumeRefused(f"that bench ran on {old.device}, not {request.device}; leave out --device or --resume")
+    if old and request.epochs not in (None, old.epochs):
+        raise ResumeRefused(
+            f"that bench has --epochs {old.epochs}, not {request.epochs}; leave out --epochs or --resume"
+        )
+    requested_workloads = (old.workloads if old else ()) + (request.workloads or (() if old else known))
+    requested_arms = (old.arms if old else ()) + (request.arms or (() if old else workloads.ARMS))
     return Choice(
-        workloads=workloads.chosen("workload", asked_workloads, known),
-        arms=workloads.chosen("arm", asked_arms, workloads.ARMS),
-        size=old.size if old else asked.size or SIZE,
-        device=old.device if old else asked.device or "",
-        seeds=max(asked.seeds or (0 if old else SEEDS), old.seeds if old else 0),
-        epochs=old.epochs if old else asked.epochs,
+        workloads=workloads.chosen("workload", requested_workloads, known),
+        arms=workloads.chosen("arm", requested_arms, workloads.ARMS),
+        size=old.size if old else request.size or SIZE,
+        device=old.device if old else request.device or "",
+        seeds=max(request.seeds or (0 if old else SEEDS), old.seeds if old else 0),
+        epochs=old.epochs if old else request.epochs,
     )
 
 
@@ -174,24 +178,24 @@ def _bench(choice: Choice, place: Path, here: Surroundings) -> Bench:
 
 
 def speed_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Threads, devices and allocators; folders of this machine are nobody's business."""
+    """Return the variables for threads, devices and allocators, without any that contain paths of this machine."""
     found = {name: value for name, value in variables.items() if name.startswith(SPEED) and os.sep not in value}
     return dict(sorted(found.items()))
 
 
 def command_line(choice: Choice) -> str:
-    """What to type to measure the same."""
+    """Return the command that repeats this bench."""
     words = ["hotlap bench", *choice.workloads, "--arms", ",".join(choice.arms), "--size", choice.size]
     words += ["--seeds", str(choice.seeds), "--device", choice.device]
     return " ".join(words if choice.epochs is None else [*words, "--epochs", str(choice.epochs)])
 
 
 def _resumed(before: Bench, now: Bench, out: Path) -> Bench:
-    """`before` with what is asked for now, refused where its runs could not be compared with new ones."""
+    """Extend `before` to the current request; refuse if its runs could not be compared with new ones."""
     for what, old, new in _conditions(before, now):
         if old != new:
             raise ResumeRefused(
-                f"{out} was measured with {what} {old}, here it is {new}; start a new bench without --resume"
+                f"{out} was measured with {what} {old}, but here it is {new}; start a new bench without --resume"
             )
     return replace(now, date=before.date, runs=before.runs, summary=summarize(now.choice, now.tasks, before.runs))
 

@@ -1,7 +1,7 @@
-"""From raw lines to one row per workload and arm.
+"""Summarises raw lines into one row per workload and arm.
 
-Steady state is every epoch after the first of each run: the first holds the warm-up. A run of one epoch has nothing
-else, so that one is used and the row is marked.
+Steady state is every epoch of a run after the first, which includes the warm-up. A run of a single epoch has no other,
+so that epoch is used and the row is marked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hotlap.judge.ratio import Arm, Work, ratio, throughput
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """The runs of one arm on one workload, those that trained read."""
+    """The runs of one arm on one workload, with the reports of those that trained."""
 
     runs: list[Run]
     trainings: list[RunReport]
@@ -46,7 +46,7 @@ def steady(training: RunReport) -> list[Work]:
 
 
 def seconds_to_target(training: RunReport, higher_is_better: bool) -> float | None:
-    """From the start of the process to the line of the first epoch that met the target."""
+    """Return the seconds from the start of the process to the first epoch that met the target."""
     for epoch in training.epochs:
         met = epoch.metric >= training.target if higher_is_better else epoch.metric <= training.target
         if met:
@@ -55,15 +55,15 @@ def seconds_to_target(training: RunReport, higher_is_better: bool) -> float | No
 
 
 def warmup_seconds(training: RunReport) -> float | None:
-    """What the first epoch line came later than a steady epoch takes, evaluation included in both."""
+    """Return how much later the first epoch's line came than a steady epoch takes, evaluation included in both."""
     arrivals = [epoch.at for epoch in training.epochs]
     gaps = [after - before for before, after in pairwise(arrivals)]
     return max(0.0, arrivals[0] - median(gaps)) if gaps else None
 
 
 def _group(runs: Sequence[Run], workload: str, arm: str) -> _Group:
-    own = sorted((run for run in runs if (run.workload, run.arm) == (workload, arm)), key=lambda run: run.seed)
-    return _Group(runs=own, trainings=[read(run.lines) for run in own if run.ended == TRAINED])
+    selected = sorted((run for run in runs if (run.workload, run.arm) == (workload, arm)), key=lambda run: run.seed)
+    return _Group(runs=selected, trainings=[read(run.lines) for run in selected if run.ended == TRAINED])
 
 
 def _row(task: Task, arm: str, group: _Group, naive: Arm | None) -> Row:

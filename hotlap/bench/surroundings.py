@@ -1,6 +1,6 @@
 """The machine and the versions a bench runs on, read in a process of its own.
 
-The bench itself never imports torch: it would hold memory, and a CUDA context, beside every arm it measures.
+The bench itself never imports torch, which would hold memory and a CUDA context beside every arm it measures.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hotlap.errors import NoDevice, PackageMissing, TorchUnusable
 from hotlap.records.codec import from_json, to_json
 from hotlap.records.observation import Machine
 
-NEEDED = ("numpy", "scipy", "pandas", "h5py")  # by the workloads and by the statistics
-TOLD = ("torch", "lightning", "accelerate", "numpy", "pandas", "h5py", "scipy", "hotlap")
+NEEDED = ("numpy", "scipy", "pandas", "h5py")  # by the workloads and the statistics
+REPORTED = ("torch", "lightning", "accelerate", "numpy", "pandas", "h5py", "scipy", "hotlap")
 CPU, CUDA = "cpu", "cuda"
 
 
@@ -40,8 +40,8 @@ def require_packages(arms: Sequence[str]) -> None:
         )
     _require(NEEDED, "hotlap bench needs", "bench", "")
     others = ",".join(arm for arm in arms if arm not in PEERS)
-    instead = f", or leave out what needs it: --arms {others}" if others else ""
-    _require([arm for arm in arms if arm in PEERS], "the arms asked for need", "peers", instead)
+    instead = f", or leave out the arms that need it: --arms {others}" if others else ""
+    _require([arm for arm in arms if arm in PEERS], "the requested arms need", "peers", instead)
 
 
 def _require(packages: Sequence[str], who: str, extra: str, instead: str) -> None:
@@ -51,18 +51,18 @@ def _require(packages: Sequence[str], who: str, extra: str, instead: str) -> Non
 
 
 def look(device: str | None) -> tuple[Surroundings, str]:
-    """What is here, and the device to use: the one asked for, else a GPU where there is one."""
-    asked = [sys.executable, "-m", __name__, device or CUDA]
+    """Inspect the machine and choose the device: the requested one or, by default, a GPU where there is one."""
+    command = [sys.executable, "-m", __name__, device or CUDA]
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(asked, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise TorchUnusable(f"torch cannot be imported by {sys.executable} ({last}); repair or reinstall it")
-    found = from_json(Surroundings, done.stdout[done.stdout.index("{") :], "the look at the machine")
-    if device == CUDA and not found.cuda:
-        raise NoDevice("--device cuda was asked for, but torch sees no GPU here; use --device cpu")
-    return found, device or (CUDA if found.cuda else CPU)
+    surroundings = from_json(Surroundings, done.stdout[done.stdout.index("{") :], "the report on this machine")
+    if device == CUDA and not surroundings.cuda:
+        raise NoDevice("--device cuda was given, but torch sees no GPU here; use --device cpu")
+    return surroundings, device or (CUDA if surroundings.cuda else CPU)
 
 
 def _seen(device: str) -> Surroundings:
@@ -72,9 +72,9 @@ def _seen(device: str) -> Surroundings:
 
     cuda = device == CUDA and torch.cuda.is_available()
     if cuda:
-        torch.zeros(1, device=CUDA)  # a GPU that nobody has used yet is not named
+        torch.zeros(1, device=CUDA)  # CUDA must be initialised before the GPU can be named
     versions = {"python": platform.python_version()}
-    for name in TOLD:
+    for name in REPORTED:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return Surroundings(machine=machine(torch), versions=versions, cuda=cuda)

@@ -1,4 +1,4 @@
-"""The rows of a bench as text, for the terminal and for Markdown."""
+"""The rows of a bench as text, for the terminal and Markdown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ratio_text(row: Row) -> str:
 
 
 def digits(value: float) -> str:
-    """Three that matter: 0.912, 3.04, 46.1, 120."""
+    """Format with three significant digits: 0.912, 3.04, 46.1, 120."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
@@ -66,23 +66,23 @@ def target(row: Row) -> str:
 
 
 def notes(bench: Bench) -> list[str]:
-    """What a reader must know to read the figures rightly."""
+    """Return what a reader must know to interpret the figures."""
     rows = bench.summary
-    said = [
+    lines = [
         "samples/s: steady state, all epochs after the first of each run; [ ]: 95 % interval of the ratio, "
         "range of the seconds to target.",
         f"Host memory is the peak of the arm and its workers together, as {bench.host_memory}; device memory is what "
         "the whole device held more than before.",
     ]
     if any(row.single_epoch for row in rows):
-        said.append("* one epoch only: its warm-up is in the figure.")
+        lines.append("* one epoch only: its warm-up is in the figure.")
     if _any_ratio(rows, EPOCHS):
-        said.append(
+        lines.append(
             "Fewer than three runs an arm: the intervals come from epochs and hardly see the spread between runs."
         )
     if _any_ratio(rows, NOTHING):
-        said.append("[one sample]: a single epoch has no interval.")
-    return said
+        lines.append("[one sample]: a single epoch has no interval.")
+    return lines
 
 
 def _any_ratio(rows: Sequence[Row], resampled: str) -> bool:
@@ -95,5 +95,5 @@ def broken(bench: Bench) -> list[str]:
 
 
 def settings(bench: Bench) -> list[str]:
-    """What the frameworks chose."""
+    """Return the settings that the frameworks chose."""
     return [f"{row.workload} {row.arm}: {row.settings}" for row in bench.summary if row.settings]

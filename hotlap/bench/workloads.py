@@ -1,4 +1,4 @@
-"""The workloads and the arms that train them, found by looking into a folder: there is no list to edit."""
+"""The workloads and the arms that train them, discovered in a folder: there is no list to edit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hotlap.errors import HotlapError, UnknownName
 
 FOLDER = "HOTLAP_WORKLOADS"
 NAIVE, RUN, ENGINE, LIMIT = "naive", "run", "engine", "limit"
-PEERS = ("lightning", "accelerate")  # named as the package each needs
+PEERS = ("lightning", "accelerate")  # each named after the package it needs
 ARMS = (NAIVE, *PEERS, RUN, ENGINE, LIMIT)
-SCRIPTS = {ENGINE: "fast"}  # others are named as their arm
+SCRIPTS = {ENGINE: "fast"}  # other scripts are named after their arm
 FAST = ("--plan", "fast")
 # (workload, device) → options of hotlap run, where FAST is not best
 BEST: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -28,14 +28,14 @@ DIRECTION = "HIGHER_IS_BETTER"
 
 
 def folder() -> Path:
-    """HOTLAP_WORKLOADS, else those installed with the package, else those of the checkout."""
+    """Return HOTLAP_WORKLOADS or, without it, the workloads of the installed package or of the checkout."""
     package = Path(__file__).resolve().parents[1]
     chosen = os.environ.get(FOLDER)
     places = [Path(chosen)] if chosen else [package / "workloads", package.parent / "workloads"]
     for place in places:
         if names(place):
             return place.resolve()
-    raise HotlapError(f"no workload in {' or '.join(map(str, places))}; install hotlap again or set {FOLDER}")
+    raise HotlapError(f"no workloads in {' or '.join(map(str, places))}; reinstall hotlap or set {FOLDER}")
 
 
 def names(place: Path) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def names(place: Path) -> tuple[str, ...]:
 
 
 def chosen(kind: str, wanted: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
-    """`wanted` without repetitions; what is not known is refused with the nearest name that is."""
+    """Return `wanted` without duplicates; refuse an unknown name, suggesting the closest known one."""
     unique = tuple(dict.fromkeys(wanted))
     for name in unique:
         if name not in known:
@@ -54,14 +54,14 @@ def chosen(kind: str, wanted: Iterable[str], known: Sequence[str]) -> tuple[str,
 
 
 def script(place: Path, workload: str, arm: str) -> list[str]:
-    """The words that start an arm, before its arguments."""
+    """Return the script of an arm, with the arguments that select the workload."""
     if arm in PEERS:
         return [str(place / f"peer_{arm}.py"), workload]
     return [str(place / workload / f"{SCRIPTS.get(arm, arm)}.py")]
 
 
 def command(place: Path, workload: str, arm: str, arguments: Sequence[str], out: str) -> list[str]:
-    """`out` is a folder for what the arm writes."""
+    """Return the command of an arm; it writes its files to the folder `out`."""
     if arm == RUN:
         best = BEST.get((workload, _device(arguments)), FAST)
         options = ["--run-dir", str(Path(out) / "hotlap"), *best]
@@ -80,13 +80,13 @@ def task(place: Path, name: str) -> Task:
 
 
 def _higher_is_better(path: Path) -> bool:
-    """Read from the source: importing a workload takes seconds and its packages."""
+    """Read the constant from the source, since importing a workload takes seconds and needs its packages."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
             if DIRECTION in names and isinstance(node.value.value, bool):
                 return node.value.value
-    raise HotlapError(f"{path} does not say {DIRECTION} = True or False at its top level; add it")
+    raise HotlapError(f"{path} does not set {DIRECTION} to True or False at its top level; add it")
 
 
 def _source(place: Path, name: str) -> str:

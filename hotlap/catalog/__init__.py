@@ -1,4 +1,4 @@
-"""The optimisations, one folder each. They are found by walking: adding one touches its folder and its test only."""
+"""The optimisations, one folder each. Folders are discovered, so adding one touches only its folder and its test."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from types import MappingProxyType
 from hotlap.catalog.entry import Entry
 from hotlap.errors import UnknownOptimization
 
-ALIKE = 0.7  # of 1: below, a suggestion would be a guess
-SLIP = 2  # letters that a word may be longer or shorter
+ALIKE = 0.7  # similarity ratio below which a suggestion would be a guess
+SLIP = 2  # letters by which a word may be longer or shorter
 SHORTEST_START = 3
 
 
 @cache
 def entries() -> Mapping[str, Entry]:
-    """By name, in the order in which they are applied."""
+    """Return the entries by name, in the order in which they are applied."""
     found: dict[str, Entry] = {}
     for module in pkgutil.iter_modules(__path__):
         if module.ispkg:
@@ -31,7 +31,7 @@ def entries() -> Mapping[str, Entry]:
 
 
 def in_order(found: Mapping[str, Entry]) -> dict[str, Entry]:
-    """By stage, after what they name, and else by name."""
+    """Sort the entries by stage, then after those they name in `after`, then by name."""
 
     def place(name: str) -> int:
         return 1 + max((place(before) for before in found[name].after), default=-1)
@@ -41,8 +41,8 @@ def in_order(found: Mapping[str, Entry]) -> dict[str, Entry]:
 
 
 def name_of(text: str) -> str:
-    """The name of the entry meant by a name or a code."""
-    from hotlap.catalog import patterns  # only here: it reads source, which a program that is entered never needs
+    """Return the name of the entry that `text` means, given as a name or a code."""
+    from hotlap.catalog import patterns  # imported here: it reads source, which a training process never needs
 
     by_code = {entry.code.lower(): name for name, entry in entries().items()}
     name = by_code.get(text.lower(), text.lower().replace("_", "-"))
@@ -50,28 +50,30 @@ def name_of(text: str) -> str:
         return name
     if (rule := patterns.name_of(text)) is not None:
         raise UnknownOptimization(f"{rule} is found in the source, not applied to a run; see: hotlap explain {rule}")
-    near = [one.upper() if one in by_code else one for one in _nearest(name, [*entries(), *by_code])]
+    near = [
+        candidate.upper() if candidate in by_code else candidate for candidate in _nearest(name, [*entries(), *by_code])
+    ]
     hint = f"did you mean {' or '.join(near)}?" if near else "see them all: hotlap list"
     raise UnknownOptimization(f"no optimisation is called {text or repr(text)}; {hint}")
 
 
 def _nearest(text: str, names: Iterable[str]) -> list[str]:
-    """Names that a person may have meant: a slip of the pen in one of its words counts as one in the whole."""
+    """Return up to two names the user may have meant; a typo in one word of a name counts as one in the whole name."""
 
     def likeness(name: str) -> float:
-        parts = (name, *name.split("-"))
-        alike = (name, *(part for part in parts if abs(len(part) - len(text)) <= SLIP))
-        begun = any(part.startswith(text) for part in parts) and len(text) >= SHORTEST_START
-        return 1.0 if begun else max(difflib.SequenceMatcher(None, text, part).ratio() for part in alike)
+        words = (name, *name.split("-"))
+        alike = (name, *(word for word in words if abs(len(word) - len(text)) <= SLIP))
+        begun = any(word.startswith(text) for word in words) and len(text) >= SHORTEST_START
+        return 1.0 if begun else max(difflib.SequenceMatcher(None, text, word).ratio() for word in alike)
 
     ranked = sorted((-likeness(name), name) for name in names)
     return [name for score, name in ranked[:2] if -score >= ALIKE]
 
 
 def card(name: str) -> str:
-    """The page about an entry."""
+    """Return the text of an entry's card.md."""
     return (Path(__path__[0]) / name.replace("-", "_") / "card.md").read_text(encoding="utf-8")
 
 
-def in_conflict(one: str, other: str) -> bool:
-    return other in entries()[one].conflicts or one in entries()[other].conflicts
+def in_conflict(name: str, other_name: str) -> bool:
+    return other_name in entries()[name].conflicts or name in entries()[other_name].conflicts

@@ -1,14 +1,15 @@
-"""What a catalogue entry says of itself."""
+"""What a catalogue entry declares about itself."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 from typing import TYPE_CHECKING, Any
 
 from hotlap.records.plan import Expectation, Risk
+from hotlap.records.text_enum import TextEnum
 
 if TYPE_CHECKING:
     from hotlap.records.observation import Observation
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NotAValue(ValueError):
-    """The text given for a value, and what would have been one."""
+    """Raised for text that is not a valid value; the message says what would be."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class OneOf:
 
     def parse(self, text: str) -> str:
         if text not in self.names:
-            raise NotAValue(f"{text!r} is none of {', '.join(self.names)}")
+            raise NotAValue(f"{text!r} is not one of {', '.join(self.names)}")
         return text
 
     def __str__(self) -> str:
@@ -47,22 +48,22 @@ class OneOf:
 
 
 class Stage(IntEnum):
-    """In this order entries are applied: one that stands around the work of others comes after them."""
+    """The order in which entries are applied: one that wraps the work of others comes after them."""
 
     PROCESS = auto()  # what torch reads when it starts
-    DATASET = auto()  # items that are kept
+    DATASET = auto()  # items that are cached
     BATCH = auto()  # how a batch reaches the device
-    SETTINGS = auto()  # switches of torch
+    SETTINGS = auto()  # torch's switches
     LOADER = auto()  # arguments of DataLoaders
-    MODEL = auto()  # layers, and what they compute in
-    LOOP = auto()  # what the loop does besides
-    COMPILED = auto()  # the model as the stages before left it, compiled
-    CAPTURED = auto()  # and recorded
+    MODEL = auto()  # layers, their precision and their memory layout
+    LOOP = auto()  # what else the loop does
+    COMPILED = auto()  # the model compiled, as the earlier stages left it
+    CAPTURED = auto()  # the model captured as CUDA graphs
     LAST = auto()
 
 
-class When(str, Enum):
-    """When it can be switched on or off while the program trains."""
+class When(TextEnum):
+    """When an entry can be switched on or off while the program trains."""
 
     STEP = "between any two steps"
     LOADER = "where a loader is iterated anew"
@@ -70,8 +71,8 @@ class When(str, Enum):
 
 
 def within(package: str, file: str, name: str = "") -> Callable[..., Any]:
-    """A function of an entry's own file, called like the file if not named: imported when it is first called, since
-    most commands and programs need few of them.
+    """Return a function that imports an entry's file on the first call, since most commands and programs need few of
+    them, and calls `name` in it, by default the function named like the file.
     """
 
     def call(*args: Any) -> Any:
@@ -88,32 +89,34 @@ Environment = Callable[[Any, Mapping[str, str]], Mapping[str, str]]
 class Entry:
     """One optimisation. Its folder's name is its name, with hyphens for underscores.
 
-    `apply(site)` is called once torch is imported, subscribes to seams, and tells its outcome through the site, at once
-    or when it knows. `environment(value, environ)` gives variables to set before the command starts, for what torch
-    reads only then. `detect(observation)` says what it could gain at most, or None where it could not.
+    `apply(site)` is called once torch is imported, subscribes to seams, and reports its outcome through the site, at
+    once or when it is known. `environment(value, environ)` returns variables to set before the command starts, for what
+    torch reads only then. `detect(observation)` returns the most it could gain, or None if it could gain nothing.
     """
 
-    code: str  # never used again for another entry
+    code: str  # never reused for another entry
     title: str
     risk: Risk
     apply: Callable[[Site], None]
     detect: Callable[[Observation], Expectation | None]
     environment: Environment | None = None
     values: Values | None = None
-    tries: Callable[[Observation], tuple[str, ...]] | None = None  # values a tune looks at; None: it finds its own
+    tries: Callable[[Observation], tuple[str, ...]] | None = (
+        None  # values that a tune tries; None: the entry finds its own
+    )
     device: str | None = None  # "cuda": needs a GPU
-    torch: tuple[int, int] = (2, 6)  # the oldest it works with
+    torch: tuple[int, int] = (2, 6)  # the oldest version it works with
     stage: Stage = Stage.LOOP
-    after: tuple[str, ...] = ()  # names of the same stage
+    after: tuple[str, ...] = ()  # names of entries of the same stage
     conflicts: frozenset[str] = frozenset()  # names; one side naming the other is enough
-    reach: float = 0.3  # of the most it could gain, what it usually does gain: a tune tries the likeliest first
+    reach: float = 0.3  # usual gain as a share of the possible gain: a tune tries the most promising first
     automatic: bool = True  # part of --plan safe or fast, by its risk
     when: When = When.STEP
-    alone: bool = False  # tried by itself while a program trains; the others as one
-    prepares: float = 0.0  # seconds, about, that it takes to begin; what it made is kept while it is switched off
+    alone: bool = False  # tried by itself while a program trains; the others are tried together
+    prepares: float = 0.0  # seconds, roughly, that it takes to start; what it built is retained while it is off
 
     def parse(self, text: str | None) -> Any:
-        """The value that a text means. None stands for 'find your own'."""
+        """Return the value that `text` stands for. None means that the entry finds its own."""
         if text is None:
             return None
         if self.values is None:

@@ -23,7 +23,7 @@ _HEADING = re.compile(r"# (?P<name>\S+) \((?P<code>[A-Z]\d+)\)\n\n\*\*(?P<title>
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a card says of itself."""
+    """What the heading of a card declares."""
 
     code: str
     name: str
@@ -32,17 +32,24 @@ class Pattern:
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """By code. Reading a rule costs a small file; torch and the run-time halves stay where they are."""
+    """Return the rules by code. Each costs reading one small file; torch and run-time halves are not imported."""
     found: dict[str, Rule] = {}
     for path in sorted(FOLDER.glob("*/find.py")):
         about, module = pattern(path.parent), _load(path)
-        only_hot = getattr(module, "ONLY_HOT", False)
-        found[about.code] = Rule(about.code, about.name, about.title, tuple(module.WORDS), module.find, only_hot)
+        found[about.code] = Rule(
+            about.code,
+            about.name,
+            about.title,
+            tuple(module.WORDS),
+            module.find,
+            only_hot=getattr(module, "ONLY_HOT", False),
+            preview=getattr(module, "PREVIEW", False),
+        )
     return MappingProxyType(dict(sorted(found.items())))
 
 
 def name_of(text: str) -> str | None:
-    """The name of the rule meant by a name or a code."""
+    """Return the name of the rule that `text` means, given as a name or a code, or None."""
     wanted = text.lower().replace("_", "-")
     return next((rule.name for rule in rules().values() if wanted in (rule.code.lower(), rule.name)), None)
 
@@ -55,14 +62,14 @@ def pattern(folder: Path) -> Pattern:
 
 
 def fix_of(name: str) -> Callable[[Place], None] | None:
-    """What repairs a finding of this rule, where it repairs itself."""
+    """Return the function that repairs a finding of this rule, or None if it has no automatic repair."""
     path = FOLDER / name.replace("-", "_") / "fix.py"
     return _load(path).fix if path.exists() else None
 
 
 @cache
 def _load(path: Path) -> ModuleType:
-    """The file as a module of its own: importing it as a part of its package would import the run-time half."""
+    """Import the file as a module of its own: importing it from its package would import the run-time half."""
     name = f"hotlap.catalog._{path.stem}_{path.parent.name}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""hotlap bench [WORKLOAD…]: train the bundled workloads by several arms and compare them."""
+"""hotlap bench [WORKLOAD…]: train the bundled workloads with several arms and compare them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hotlap.errors import INTERRUPTED, PackageMissing, RunFolderUnwritable
 from hotlap.records import private
 from hotlap.records.visible import everywhere, visible
 
-EVERY = 1.0  # seconds between two drawings of the live line: it shares the cores with the arm
+EVERY = 1.0  # seconds between updates of the live line, which shares the cores with the arm
 WIDTH_WITHOUT_TERMINAL = 200
 SHOWN_ERRORS = 6
 
@@ -45,16 +45,16 @@ SHOWN_ERRORS = 6
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.json",
-    help="Keep the raw result here, table and plot beside it.  [default: bench/<date>-<time>.json in the state folder]",
+    help="Write the raw result here, with table and plot.  [default: bench/<date>-<time>.json in the state folder]",
 )
 @click.option("--markdown", "markdown_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.md",
               help="Write the table here.  [default: beside the raw result]")  # fmt: skip
-@click.option("--resume", is_flag=True, help="Go on with --out, or with the newest bench; what broke is tried again.")
+@click.option("--resume", is_flag=True, help="Continue --out, or the newest bench; runs that broke are tried again.")
 @click.option(
     "--max-minutes",
     type=click.FloatRange(0, min_open=True),
     metavar="M",
-    help="A single run may take this long; then it counts as broken.  [default: no limit]",
+    help="End a run that takes longer than this and count it as broken.  [default: no limit]",
 )
 def bench(
     workloads: tuple[str, ...],
@@ -68,21 +68,21 @@ def bench(
     resume: bool,
     max_minutes: float | None,
 ) -> int:
-    """Train the bundled workloads by several arms and compare them.
+    """Train the bundled workloads with several arms and compare them.
 
-    WORKLOAD is battery_lstm, battery_fnn, bloom, banknotes or leak; all when none is named. The arms: naive (the
+    WORKLOAD is battery_lstm, battery_fnn, bloom, banknotes or leak; all of them by default. The arms: naive (the
     pipeline as the report found it), lightning and accelerate (the same with their own fast settings), run (naive under
-    hotlap run, its source untouched), engine (written on hotlap.engine), limit (written by hand for the hardware).
+    hotlap run, its source untouched), engine (written with hotlap.engine), limit (written by hand for the hardware).
 
-    Every run is a fresh process and is kept the moment it ends. The arms of a workload run one after the other with
+    Every run is a fresh process and is saved the moment it ends. The arms of a workload run one after the other with
     seed 0, then in reverse order with seed 1, and so on, on the same data. Reported: samples/s in steady state, ratio
     to naive with a 95 % interval, seconds to the quality target, final quality of every seed, peak memory.
 
     Data is made once in ~/.cache/hotlap/data, or in HOTLAP_DATA. HOTLAP_WORKLOADS names another folder of workloads.
 
-    Exit code 0: every run trained. 1: some broke, the rest is reported. 130: interrupted, go on with --resume.
+    Exit code 0: every run trained. 1: some broke, the rest are reported. 130: interrupted, continue with --resume.
     """
-    asked = session.BenchRequest(
+    request = session.BenchRequest(
         workloads=workloads or None,
         arms=_words(arms),
         size=size,
@@ -93,12 +93,12 @@ def bench(
         resume=resume,
         max_minutes=max_minutes,
     )
-    prepared = session.prepare(asked)
+    prepared = session.prepare(request)
     try:
         with _terminated_like_interrupted(), Progress(len(schedule(prepared.bench.choice))) as progress:
             result = session.perform(prepared, progress)
     except KeyboardInterrupt:
-        say(f"interrupted; finished runs are kept, go on: hotlap bench --resume --out {prepared.out}")
+        say(f"interrupted; finished runs are saved, continue: hotlap bench --resume --out {prepared.out}")
         return INTERRUPTED
     show(everywhere(result), Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL))
     _write(result, prepared, markdown_file)
@@ -113,7 +113,7 @@ def _words(arms: str | None) -> tuple[str, ...] | None:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends the arm in flight too, as Ctrl-C does."""
+    """Turn SIGTERM into KeyboardInterrupt, so that it ends the arm in flight as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -126,7 +126,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 class Progress:
-    """A live line on stderr with what is left; without a terminal, one plain line for every run that ended."""
+    """A live line on stderr with the time left; without a terminal, one plain line per finished run."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -141,7 +141,7 @@ class Progress:
         self._clear()
 
     def making_data(self, workload: str, elapsed: float) -> None:
-        self._draw(f"hotlap bench: making the data of {workload}, {elapsed:.0f} s")
+        self._draw(f"hotlap bench: generating the data of {workload}, {elapsed:.0f} s")
 
     def running(self, key: Key, runs: tuple[Run, ...], waiting: list[Key], epoch: int, elapsed: float) -> None:
         self._draw(self.text(key, runs, waiting, epoch, elapsed))
@@ -149,20 +149,20 @@ class Progress:
     def ended(self, run: Run, runs: tuple[Run, ...], waiting: list[Key]) -> None:
         self._clear()
         workload, arm, seed = run.key
-        what = "trained" if run.ended == TRAINED else f"broken, {run.why}"
+        outcome = "trained" if run.ended == TRAINED else f"broken, {run.why}"
         left = "" if self._live or not waiting else f"; {left_text(seconds_left(runs, waiting, None, 0.0))}"
         done = self._total - len(waiting)
-        said = f"{done}/{self._total} {workload} {arm} seed {seed}: {what}, {run.seconds:.1f} s{left}"
-        for line in (said, *(f"    {line}" for line in run.errors[-SHOWN_ERRORS:])):
+        report = f"{done}/{self._total} {workload} {arm} seed {seed}: {outcome}, {run.seconds:.1f} s{left}"
+        for line in (report, *(f"    {line}" for line in run.errors[-SHOWN_ERRORS:])):
             print(visible(line), file=sys.stderr)
         sys.stderr.flush()
 
     def text(self, key: Key, runs: tuple[Run, ...], waiting: list[Key], epoch: int, elapsed: float) -> str:
         workload, arm, seed = key
         number = self._total - len(waiting)
-        where = f"epoch {epoch} done" if epoch else "starting"
+        progress = f"epoch {epoch} done" if epoch else "starting"
         left = left_text(seconds_left(runs, waiting, key, elapsed))
-        return f"{number}/{self._total} {workload} {arm} seed {seed}, {where}, {elapsed:.0f} s; {left}"
+        return f"{number}/{self._total} {workload} {arm} seed {seed}, {progress}, {elapsed:.0f} s; {left}"
 
     def _draw(self, text: str) -> None:
         now = time.monotonic()
@@ -183,7 +183,7 @@ class Progress:
 
 def left_text(seconds: float | None) -> str:
     if seconds is None:
-        return "time left not known yet"
+        return "time left unknown"
     if seconds < 90:
         return f"about {seconds:.0f} s left"
     minutes = seconds / 60
@@ -211,7 +211,7 @@ def show(result: Bench, console: Console) -> None:
 
 
 def _write(result: Bench, prepared: session.Session, markdown_file: Path | None) -> None:
-    """The raw result is safe already; what is drawn from it goes beside it."""
+    """Write the table and the plot beside the raw result, which is already saved."""
     out = prepared.out
     page = markdown_file or out.with_suffix(".md")
     try:
@@ -227,12 +227,12 @@ def _write(result: Bench, prepared: session.Session, markdown_file: Path | None)
         page.write_text(markdown.page(result, picture), encoding="utf-8")
     except OSError as error:
         raise RunFolderUnwritable(
-            f"cannot write {page} ({error.strerror or error}); the raw result is kept in {out}"
+            f"cannot write {page} ({error.strerror or error}); the raw result is in {out}"
         ) from error
     for path in (page, *pictures) if prepared.kept_by_us else ():
         if path != markdown_file:
             path.chmod(private.FILE)
-    print(visible(f"Kept in {', '.join(str(path) for path in (out, page, *pictures))}"), file=sys.stderr)
+    print(visible(f"Saved in {', '.join(str(path) for path in (out, page, *pictures))}"), file=sys.stderr)
 
 
 def _relative(path: Path, folder: Path) -> str:

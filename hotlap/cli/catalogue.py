@@ -1,4 +1,4 @@
-"""hotlap list and hotlap explain CODE: what there is to apply, and what is found in source."""
+"""hotlap list and hotlap explain CODE: what hotlap can apply, and what it finds in source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hotlap.catalog import patterns
 
 @click.command("list")
 def list_entries() -> None:
-    """List what hotlap can apply, and what it finds in source."""
+    """List what hotlap can apply and what it finds in source."""
     table = Table(box=None, pad_edge=False)
     for heading in ("code", "name", "risk", "what it does"):
         table.add_column(heading, no_wrap=heading != "what it does")
@@ -23,15 +23,15 @@ def list_entries() -> None:
             for text in ("GPU" if entry.device == "cuda" else "", f"={entry.values}" if entry.values else "")
             if text
         ]
-        table.add_row(entry.code, name, entry.risk.value, entry.title + (f" ({', '.join(notes)})" if notes else ""))
+        table.add_row(entry.code, name, entry.risk, entry.title + (f" ({', '.join(notes)})" if notes else ""))
     for rule in patterns.rules().values():
         if rule.name not in catalog.entries():
-            table.add_row(rule.code, rule.name, "scan", rule.title)
+            table.add_row(rule.code, rule.name, "preview" if rule.preview else "scan", rule.title)
     Console(highlight=False).print(table)
 
 
 @click.command()
 @click.argument("code")
 def explain(code: str) -> None:
-    """Explain one optimisation, or one rule of hotlap scan: what it changes, when it helps, when it does not."""
+    """Explain an optimisation or a rule of hotlap scan: what it changes, when it helps and when it does not."""
     Console(highlight=False).print(Markdown(catalog.card(patterns.name_of(code) or catalog.name_of(code))))

@@ -1,4 +1,4 @@
-"""hotlap compare BASE NEW: did it get slower? The exit code says it to a CI."""
+"""hotlap compare BASE NEW: did it get slower? The exit code tells CI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hotlap.records.visible import visible
 from hotlap.report.compare import page as compare_page
 from hotlap.workflows.compare import by_turns, speeds, worktrees
 
-EXIT_CODES = {Result.REGRESSION.value: 1, Result.INCONCLUSIVE.value: 2, Result.NO_REGRESSION.value: 0}
+EXIT_CODES = {Result.REGRESSION: 1, Result.INCONCLUSIVE: 2, Result.NO_REGRESSION: 0}
 
 
 class WrongUsage(click.UsageError):
@@ -41,8 +41,12 @@ class Verb(click.Command):
 @click.argument("base")
 @click.argument("new")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@click.option("--max-slowdown", callback=share, default="3%", metavar="SHARE", help="How much longer NEW may take.")
-@click.option("--budget", callback=seconds, default="10m", metavar="TIME", help="Time for all of it: 90s, 10m, 1h.")
+@click.option(
+    "--max-slowdown", callback=share, default="3%", metavar="SHARE", help="How much longer than BASE NEW may take."
+)
+@click.option(
+    "--budget", callback=seconds, default="10m", metavar="TIME", help="Time for the whole comparison: 90s, 10m, 1h."
+)
 @click.option(
     "--steps", type=click.IntRange(20), metavar="N", help="Measure N steps in each process.  [default: chosen]"
 )
@@ -52,16 +56,16 @@ class Verb(click.Command):
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="PATH",
-    help="With revisions: data that git does not track, linked into both; may be given again.",
+    help="With revisions: link data that git does not track into both; may be repeated.",
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write JSON here.")
 @click.option(
     "--markdown", "markdown_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write Markdown here."
 )
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: the project's state folder]"
+    "--run-dir", type=click.Path(path_type=Path), help="Save runs here.  [default: the project's state folder]"
 )
-@click.option("--quiet", is_flag=True, help="Say nothing but the result.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
 def compare(
     base: str,
     new: str,
@@ -75,25 +79,25 @@ def compare(
     run_dir: Path | None,
     quiet: bool,
 ) -> int:
-    """Say whether NEW is slower than BASE: exit 1 when that is proven, 2 when it cannot be told, else 0.
+    """Tell whether NEW is slower than BASE: exit 1 if that is proven, 2 if it is inconclusive, else 0.
 
     \b
-    hotlap compare RUN RUN                              two kept runs
-    hotlap compare 'python a.py' 'python b.py'          two commands, run by turns
-    hotlap compare main HEAD -- python train.py         one command on two git revisions, run by turns
+    hotlap compare RUN RUN                              two saved runs
+    hotlap compare 'python a.py' 'python b.py'          two commands, run alternately
+    hotlap compare main HEAD -- python train.py         one command on two git revisions, run alternately
     """
     options = speeds.Options(max_slowdown=max_slowdown, budget_seconds=budget, steps=steps, run_dir=run_dir)
     _need_scipy()
     with _Line(quiet) as say:
-        made = _compared(base, new, command, links, options, say)
-    _write(json_file, lambda: to_json(made))
-    _write(markdown_file, lambda: compare_page.markdown(made))
+        comparison = _compared(base, new, command, links, options, say)
+    _write(json_file, lambda: to_json(comparison))
+    _write(markdown_file, lambda: compare_page.markdown(comparison))
     if quiet:
-        click.echo(compare_page.sentence(made))
+        click.echo(compare_page.sentence(comparison))
     else:
-        compare_page.terminal(made, Console(highlight=False))
-        note(Console(stderr=True, highlight=False), f"Kept in {(run_dir or store.home()) / 'runs' / made.run}")
-    return EXIT_CODES[made.result]
+        compare_page.terminal(comparison, Console(highlight=False))
+        note(Console(stderr=True, highlight=False), f"Saved in {(run_dir or store.home()) / 'runs' / comparison.run}")
+    return EXIT_CODES[comparison.result]
 
 
 def _compared(
@@ -102,12 +106,12 @@ def _compared(
     if command:
         return by_turns.compare_revisions((base, new), command, links, options, say)
     if links:
-        raise NotComparable("--link is for two revisions; give the command too: hotlap compare main HEAD -- COMMAND")
+        raise NotComparable("--link needs two revisions and a command: hotlap compare main HEAD --link PATH -- COMMAND")
     runs = [_run(word, options.run_dir) for word in (base, new)]
     if runs[0] is not None and runs[1] is not None:
         return speeds.compare_runs(runs[0], runs[1], options)
     if runs[0] is not None or runs[1] is not None:
-        raise NotComparable(f"{base if runs[0] else new} is a run, the other is none; give two runs or two commands")
+        raise NotComparable(f"{base if runs[0] else new} is a run, but the other is not; give two runs or two commands")
     arms = [_arm(word) for word in (base, new)]
     return by_turns.compare_arms((arms[0], arms[1]), Kind.COMMANDS, options, say)
 
@@ -127,7 +131,7 @@ def _arm(word: str) -> by_turns.Arm:
     except ValueError as error:
         raise NotComparable(f"{word!r} cannot be read as a command ({error}); check its quotes") from error
     if not words:
-        raise NotComparable("an empty command; give two runs, two commands, or two revisions and -- COMMAND")
+        raise NotComparable("the command is empty; give two runs, two commands, or two revisions and -- COMMAND")
     if len(words) == 1 and shutil.which(words[0]) is None and not Path(words[0]).exists():
         raise NotComparable(_what_is(word))
     return by_turns.Arm(side=Side(name=word, command=words), folder=Path.cwd(), variables={})
@@ -138,7 +142,7 @@ def _what_is(word: str) -> str:
         return (
             f"{word} is a revision: give the command to run on it, as in: hotlap compare main HEAD -- python train.py"
         )
-    return f"{word} is no run, no command and no revision; see the runs: ls {store.home() / 'runs'}"
+    return f"{word} is not a run, a command or a revision; list the runs: ls {store.home() / 'runs'}"
 
 
 def _need_scipy() -> None:
@@ -150,7 +154,7 @@ def _need_scipy() -> None:
 
 
 class _Line:
-    """What is being run, on stderr; a line each where that is no terminal, as in the log of a CI."""
+    """Shows on stderr what is running: one live line on a terminal, one line for each step in a CI log."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet, self._live = quiet, sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Verbs that are imported when they are used: `hotlap --help` and a short verb pay for no other verb's libraries."""
+"""Verbs are imported only when used, so `hotlap --help` and quick verbs do not pay for the libraries of others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 
 class Verb(NamedTuple):
     module: str
-    name: str  # of the command in it
-    help: str  # one line, the first of its text
+    name: str  # of the command in the module
+    help: str  # one line for `hotlap --help`
 
 
 class LazyGroup(click.Group):

@@ -1,4 +1,4 @@
-"""A live line on stderr while the command runs; nothing at all when stderr is not a terminal."""
+"""A live line on stderr while the command runs; shows nothing when stderr is not a terminal."""
 
 from __future__ import annotations
 

@@ -21,15 +21,15 @@ from hotlap.workflows import profile as workflow
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
 )
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Measure N steps.  [default: until steady]")
-@click.option("--warmup", type=click.IntRange(0), metavar="N", help="Leave out the first N steps.  [default: detected]")
+@click.option("--warmup", type=click.IntRange(0), metavar="N", help="Skip the first N steps.  [default: detected]")
 @click.option(
     "--max-seconds",
     type=click.FloatRange(0, min_open=True),
     default=300.0,
-    help="Give up or stop after this long.",
+    help="Stop measuring, or give up, after this many seconds.",
 )
-@click.option("--full", is_flag=True, help="Let the command run to its own end.")
-@click.option("--ceiling/--no-ceiling", default=True, help="Run it a second time on one cached batch.")
+@click.option("--full", is_flag=True, help="Let the command run to its end.")
+@click.option("--ceiling/--no-ceiling", default=True, help="Run the command a second time on one cached batch.")
 @click.option("--trace", is_flag=True, help="Save a Chrome trace of a few steps (Perfetto, TensorBoard).")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write JSON here.")
 @click.option(
@@ -39,7 +39,7 @@ from hotlap.workflows import profile as workflow
     help="Also write Markdown here.",
 )
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: the project's state folder]"
+    "--run-dir", type=click.Path(path_type=Path), help="Save runs here.  [default: the project's state folder]"
 )
 @click.option("--quiet", is_flag=True, help="Show no live line and no report.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
@@ -56,10 +56,10 @@ def profile(
     run_dir: Path | None,
     quiet: bool,
 ) -> int:
-    """Enter a training command and show where its time goes.
+    """Run a training command and show where its time goes.
 
     COMMAND is what you would type without hotlap: python train.py --lr 0.1, python -m pkg, torchrun …,
-    accelerate launch …. Its output stays as it is; the report goes to stderr and is kept in a folder for the project.
+    accelerate launch …. Its output is unchanged; the report goes to stderr and is saved in the project's state folder.
     """
     options = workflow.ProfileOptions(
         command=command,
@@ -85,7 +85,7 @@ def profile(
     if not quiet:
         console = Console(stderr=True, highlight=False)
         report.terminal(result.observation, result.diagnosis, console)
-        note(console, f"Kept in {result.run.folder}; see it again: hotlap show {result.run.id}")
+        note(console, f"Saved in {result.run.folder}; show it again: hotlap show {result.run.id}")
     if result.died_by is not None:
         die_by(result.died_by)
     return result.exit_code
@@ -98,4 +98,4 @@ def _write(path: Path | None, make: Callable[[], str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(make(), encoding="utf-8")
     except OSError as error:
-        raise HotlapError(f"cannot write {path} ({error.strerror}); the run itself is kept: hotlap show") from error
+        raise HotlapError(f"cannot write {path} ({error.strerror}); the run itself is saved: hotlap show") from error

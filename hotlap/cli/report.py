@@ -1,4 +1,4 @@
-"""hotlap report [RUN]: the report of a tune, or the page of a profile, to read or to pass on."""
+"""hotlap report [RUN]: show the report of a tune or a profile, or write it to a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecords:
-    """The records of a run: a tuning, a profile alone, or what a training has decided."""
+    """The records of a run: a tune, a profile alone, or what hotlap run decided."""
 
     run: store.Run
     tuning: TuneRecord | None
@@ -45,19 +45,19 @@ class RunRecords:
 @click.command()
 @click.argument("run", required=False)
 @click.option(
-    "--html", "as_html", is_flag=True, help=f"One HTML file, {PAGE} in the run folder unless --output is given."
+    "--html", "as_html", is_flag=True, help=f"Write one HTML file: {PAGE} in the run folder unless --output is given."
 )
-@click.option("--markdown", "as_markdown", is_flag=True, help="Markdown, for a pull request.")
-@click.option("--json", "as_json", is_flag=True, help="JSON: the report and every record behind it.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Write Markdown, for a pull request.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: the report and every record behind it.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write it here; - is the standard output. Its ending tells the format where none is named.",
+    help="Write to FILE; - is the standard output. The suffix decides the format unless one is given.",
 )
 @click.option("--open", "open_it", is_flag=True, help="Write the HTML file and open it in the browser.")
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path), help="Where runs are kept.  [default: the project's state folder]"
+    "--run-dir", type=click.Path(path_type=Path), help="Find runs here.  [default: the project's state folder]"
 )
 def report(
     run: str | None,
@@ -68,18 +68,18 @@ def report(
     open_it: bool,
     run_dir: Path | None,
 ) -> int:
-    """Draw the report of a tune, or the page of a profile.
+    """Show or write the report of a tune or a profile.
 
-    RUN is an id, the start of one, or a folder; the newest when left out. Without a format it is shown here.
+    RUN is an id, the beginning of one, or a folder; the newest by default. Without a format, shows it in the terminal.
     """
-    asked = [name for name, wanted in ((HTML, as_html), (MARKDOWN, as_markdown), (JSON, as_json)) if wanted]
-    form = _format(asked, output, open_it)
-    kept = records(store.find(run, run_dir))
+    formats = [name for name, wanted in ((HTML, as_html), (MARKDOWN, as_markdown), (JSON, as_json)) if wanted]
+    form = _format(formats, output, open_it)
+    loaded = records(store.find(run, run_dir))
     if form == TERMINAL:
-        draw(kept)
+        draw(loaded)
         return 0
-    to = output or (kept.run.folder / PAGE if form == HTML else STDOUT)
-    text = render(kept, form)
+    to = output or (loaded.run.folder / PAGE if form == HTML else STDOUT)
+    text = render(loaded, form)
     if to == STDOUT:
         click.echo(text, nl=False)
         return 0
@@ -90,48 +90,48 @@ def report(
     return 0
 
 
-def _format(asked: list[str], output: Path | None, open_it: bool) -> str:
-    if len(asked) > 1:
-        raise click.UsageError(f"--{asked[0]} and --{asked[1]} exclude each other; give one of them.")
+def _format(formats: list[str], output: Path | None, open_it: bool) -> str:
+    if len(formats) > 1:
+        raise click.UsageError(f"--{formats[0]} and --{formats[1]} exclude each other; give one of them.")
     known = SUFFIXES.get(output.suffix.lower()) if output else None
-    if output is not None and not asked and not open_it and known is None:
-        raise click.UsageError(f"which format for {output}? Add --html, --markdown or --json.")
-    form = asked[0] if asked else HTML if open_it else known or TERMINAL
+    if output is not None and not formats and not open_it and known is None:
+        raise click.UsageError(f"{output} does not tell the format; add --html, --markdown or --json.")
+    form = formats[0] if formats else HTML if open_it else known or TERMINAL
     if open_it and (form != HTML or output == STDOUT):
-        raise click.UsageError("--open opens an HTML file; leave out --markdown, --json and --output -.")
+        raise click.UsageError("--open needs an HTML file; leave out --markdown, --json and --output -.")
     return form
 
 
 def records(run: store.Run) -> RunRecords:
-    """What there is. A tune needs no profile beside it; a run with neither is no run to report on."""
+    """Load the records of a run. A tune may lack its profile; a run without any record cannot be reported."""
     tuning = _load(run, "tuning", TuneRecord)
     observation, diagnosis = _load(run, "observation", Observation), _load(run, "diagnosis", Diagnosis)
-    if tuning is None and observation is None and (decided := _decided(run)) is not None:
-        return decided
+    if tuning is None and observation is None and (decided_run := _decided(run)) is not None:
+        return decided_run
     if tuning is None and (observation is None or diagnosis is None):
         raise RunNotFound(
-            f"{run.folder} keeps no tune and no profile; make one: hotlap tune python train.py, or see another: "
+            f"{run.folder} holds no tune and no profile; make one: hotlap tune python train.py, or show another run: "
             "hotlap report RUN"
         )
     return RunRecords(run=run, tuning=tuning, observation=observation, diagnosis=diagnosis)
 
 
 def _decided(run: store.Run) -> RunRecords | None:
-    """Of the process that was started; of the one that trained longest, where that one did not."""
+    """Load what the started process decided or, where it decided nothing, the one that trained longest."""
     folder = store.Run(run.folder / "running")
     names = [path.stem for path in folder.folder.glob(f"{DECISIONS}-*.json")]
-    several = [decisions for decisions in (_load(folder, name, Decisions) for name in names) if decisions is not None]
-    if not several:
+    saved = [decisions for decisions in (_load(folder, name, Decisions) for name in names) if decisions is not None]
+    if not saved:
         return None
-    longest = max(several, key=lambda decisions: (decisions.is_main, decisions.steps))
-    told = _load(folder, f"{OUTCOMES}-{longest.pid}", Outcomes)
+    longest = max(saved, key=lambda decisions: (decisions.is_main, decisions.steps))
+    reported = _load(folder, f"{OUTCOMES}-{longest.pid}", Outcomes)
     return RunRecords(
         run=run,
         tuning=None,
         observation=None,
         diagnosis=None,
         decisions=longest,
-        outcomes=() if told is None else told.outcomes,
+        outcomes=() if reported is None else reported.outcomes,
     )
 
 
@@ -145,34 +145,38 @@ def _load(run: store.Run, name: str, kind: type[Record]) -> Record | None:
         raise RecordUnreadable(f"cannot read {path} ({error.strerror}); run the command again") from error
 
 
-def render(kept: RunRecords, form: str) -> str:
-    seen, diagnosis = kept.observation, kept.diagnosis
-    if kept.tuning is not None:
-        made = {HTML: drawing.tuned_html, MARKDOWN: drawing.tuned_markdown, JSON: drawing.tuned_json}[form]
-        return made(kept.tuning, seen, diagnosis)
-    if kept.decisions is not None:
+def render(loaded: RunRecords, form: str) -> str:
+    observation, diagnosis = loaded.observation, loaded.diagnosis
+    if loaded.tuning is not None:
+        page = {HTML: drawing.tuned_html, MARKDOWN: drawing.tuned_markdown, JSON: drawing.tuned_json}[form]
+        return page(loaded.tuning, observation, diagnosis)
+    if loaded.decisions is not None:
         if form == HTML:
-            return decided.html(kept.decisions, kept.outcomes, kept.run.id)
-        return decided.markdown(kept.decisions, kept.outcomes) if form == MARKDOWN else decided.as_json(kept.decisions)
-    if seen is None or diagnosis is None:
-        raise RunNotFound(f"{kept.run.folder} keeps no whole profile; run the command again")
+            return decided.html(loaded.decisions, loaded.outcomes, loaded.run.id)
+        return (
+            decided.markdown(loaded.decisions, loaded.outcomes)
+            if form == MARKDOWN
+            else decided.as_json(loaded.decisions)
+        )
+    if observation is None or diagnosis is None:
+        raise RunNotFound(f"{loaded.run.folder} holds no complete profile; run the command again")
     if form == HTML:
-        return drawing.html(seen, diagnosis, kept.run.id)
-    return drawing.markdown(seen, diagnosis) if form == MARKDOWN else drawing.as_json(seen, diagnosis)
+        return drawing.html(observation, diagnosis, loaded.run.id)
+    return drawing.markdown(observation, diagnosis) if form == MARKDOWN else drawing.as_json(observation, diagnosis)
 
 
-def draw(kept: RunRecords) -> None:
+def draw(loaded: RunRecords) -> None:
     console = Console(highlight=False)
-    if kept.tuning is not None:
-        drawing.tuned_terminal(kept.tuning, kept.observation, kept.diagnosis, console)
-    elif kept.decisions is not None:
-        decided.terminal(kept.decisions, kept.outcomes, console)
-    elif kept.observation is not None and kept.diagnosis is not None:
-        drawing.terminal(kept.observation, kept.diagnosis, console)
+    if loaded.tuning is not None:
+        drawing.tuned_terminal(loaded.tuning, loaded.observation, loaded.diagnosis, console)
+    elif loaded.decisions is not None:
+        decided.terminal(loaded.decisions, loaded.outcomes, console)
+    elif loaded.observation is not None and loaded.diagnosis is not None:
+        drawing.terminal(loaded.observation, loaded.diagnosis, console)
 
 
 def _write(path: Path, text: str, kept_by_us: bool) -> None:
-    """What the user has named follows the umask, to be passed on."""
+    """Write the page; a file that the user named follows the umask, so that it can be shared."""
     try:
         if kept_by_us:
             private.write_text(path, text)
@@ -191,4 +195,4 @@ def _open(path: Path) -> None:
     except webbrowser.Error:
         opened = False
     if not opened:
-        raise HotlapError(f"no browser could be started; the report is in {path}")
+        raise HotlapError(f"could not open a browser; the report is in {path}")

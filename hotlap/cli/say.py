@@ -1,4 +1,4 @@
-"""Every line for a terminal that may hold what we did not write: names from files, paths, messages of programs."""
+"""Prints lines that may contain text hotlap did not write: names from files, paths, messages of programs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """On stderr, after our name."""
+    """Print a line on stderr, prefixed with "hotlap: "."""
     print(f"hotlap: {visible(line)}", file=sys.stderr, flush=True)
 
 
 def note(console: Console, line: str, style: str = "dim") -> None:
-    """Under a report; nothing in it is markup, and a path is not broken in two."""
-    from rich.text import Text  # only here: hotlap run draws nothing, and is to be gone soon
+    """Print a line under a report, without markup and without wrapping, so that a path stays whole."""
+    from rich.text import Text  # imported only here: hotlap run draws nothing and must become the command quickly
 
     console.print(Text(visible(line), style), soft_wrap=True)

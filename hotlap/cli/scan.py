@@ -1,4 +1,4 @@
-"""hotlap scan PATHS…: find what slows training in the source, and repair it."""
+"""hotlap scan PATHS…: find what slows training down in the source, and repair it."""
 
 from __future__ import annotations
 
@@ -26,52 +26,59 @@ BASELINE = "hotlap-baseline.json"
 @click.command()
 @click.argument("paths", nargs=-1)
 @click.option("--fix", is_flag=True, help="Repair what can be repaired safely.")
-@click.option("--unsafe", is_flag=True, help="With --fix or --diff: also what may round, order or print otherwise.")
-@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
-@click.option("--format", "style", type=click.Choice(page.FORMATS), default="text", show_default=True)
-@click.option("--select", multiple=True, metavar="CODES", help="Only these rules: codes, names, or H2 for all of H2xx.")
-@click.option("--ignore", multiple=True, metavar="CODES", help="Not these rules.")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Files and folders to leave out.")
-@click.option("--pedantic", is_flag=True, help="Also what hotlap is not sure of.")
 @click.option(
-    "--baseline", "known", type=click.Path(path_type=Path), metavar="FILE", help="Do not show findings kept in FILE."
+    "--unsafe", is_flag=True, help="With --fix or --diff: also repairs that may change rounding, order or output."
 )
-@click.option("--write-baseline", is_flag=True, help=f"Keep all findings of today in --baseline  [default: {BASELINE}]")
-@click.option("--statistics", is_flag=True, help="Only count, by rule.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, without changing it.")
+@click.option("--format", "style", type=click.Choice(page.FORMATS), default="text", show_default=True)
+@click.option(
+    "--select", multiple=True, metavar="CODES", help="Report only these rules: codes, names, or H2 for all of H2xx."
+)
+@click.option("--ignore", multiple=True, metavar="CODES", help="Skip these rules.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip these files and folders.")
+@click.option("--pedantic", is_flag=True, help="Also report what hotlap is not sure of.")
+@click.option("--preview", is_flag=True, help="Also use rules that have not yet found anything in public programs.")
+@click.option(
+    "--baseline", "known", type=click.Path(path_type=Path), metavar="FILE", help="Hide the findings listed in FILE."
+)
+@click.option(
+    "--write-baseline", is_flag=True, help=f"Write all current findings to --baseline.  [default: {BASELINE}]"
+)
+@click.option("--statistics", is_flag=True, help="Only count findings by rule.")
 @click.option("--no-cache", is_flag=True, help="Scan even if nothing changed.")
 def scan(paths: tuple[str, ...], **options: object) -> int:
-    """Find what slows training in the source, and repair it.
+    """Find what slows training down in the source, and repair it.
 
-    Reads PATHS (files or folders, default: here) without importing or running them. Exit code 0: nothing found, 1:
-    something found, 2: an error.
+    Reads PATHS (files or folders; by default the current folder) without importing or running them. Exit code 0:
+    nothing found, 1: something found, 2: an error.
     """
     _refuse_contradictions(options)
-    asked = _ScanRequest(paths or (".",), options)
-    result = asked.repaired() if asked.on("fix") or asked.on("diff") else asked.scanned()
+    request = _ScanRequest(paths or (".",), options)
+    result = request.repaired() if request.on("fix") or request.on("diff") else request.scanned()
     for unread in result.unread:
         click.echo(visible(f"{unread.path}: {unread.reason}; not scanned"), err=True)
-    if asked.on("diff"):
-        return 1 if asked.changed else 0
-    if asked.on("write_baseline"):
-        return _kept(asked, result)
-    left = asked.new(result)
-    click.echo(_drawn(left, asked), nl=False)
+    if request.on("diff"):
+        return 1 if request.changed else 0
+    if request.on("write_baseline"):
+        return _write_baseline(request, result)
+    left = request.new(result)
+    click.echo(_rendered(left, request), nl=False)
     return 1 if left.findings else 0
 
 
 def _refuse_contradictions(options: dict[str, object]) -> None:
-    """No option is passed over in silence."""
+    """Refuse options that would otherwise be ignored silently."""
     changes = options["fix"] or options["diff"]
     if options["unsafe"] and not changes:
-        raise click.UsageError("--unsafe goes with --fix or --diff: hotlap scan --diff --unsafe")
+        raise click.UsageError("--unsafe needs --fix or --diff: hotlap scan --diff --unsafe")
     if options["write_baseline"] and changes:
-        raise click.UsageError("--write-baseline keeps findings, and --fix and --diff repair them: one after the other")
+        raise click.UsageError("--write-baseline excludes --fix and --diff; repair first, then write the baseline.")
     if options["statistics"] and options["style"] not in ("text", "json"):
-        raise click.UsageError(f"--statistics comes as text or json, not as {options['style']}")
+        raise click.UsageError(f"--statistics needs --format text or json, not {options['style']}.")
 
 
 class _ScanRequest:
-    """What the command line and the project's settings ask for together."""
+    """What to scan and how, from the command line and the project's settings."""
 
     def __init__(self, paths: tuple[str, ...], options: dict[str, object]) -> None:
         self.options = options
@@ -83,6 +90,7 @@ class _ScanRequest:
             self._codes("select") or self._checked(self.project.select),
             (*self._codes("ignore"), *self._checked(self.project.ignore)),
             self.on("pedantic") or self.project.pedantic,
+            self.on("preview") or self.project.preview,
         )
         excluded = (*_texts(options["exclude"]), *self.project.exclude)
         self.sources, self.unread = files.discover(paths, excluded)
@@ -100,13 +108,13 @@ class _ScanRequest:
         return Path(self.project.baseline) if self.project.baseline else None
 
     def _codes(self, name: str) -> tuple[str, ...]:
-        given = [part.strip() for text in _texts(self.options[name]) for part in text.split(",")]
-        return self._checked(tuple(part for part in given if part))
+        given = [code.strip() for text in _texts(self.options[name]) for code in text.split(",")]
+        return self._checked(tuple(code for code in given if code))
 
     def _checked(self, codes: tuple[str, ...]) -> tuple[str, ...]:
         for code in codes:
-            if not FindingFilter(select=(code,)).rules():
-                raise UnknownName(f"no rule is called {code}; see them all: hotlap list")
+            if not FindingFilter(select=(code,), preview=True).rules():
+                raise UnknownName(f"no rule is called {code}; list them: hotlap list")
         return codes
 
     def scanned(self) -> Scan:
@@ -143,17 +151,17 @@ def _with(result: Scan, unread: list[Unread]) -> Scan:
     return Scan(result.findings, (*unread, *result.unread), result.files, result.lines)
 
 
-def _kept(asked: _ScanRequest, result: Scan) -> int:
-    path = asked.baseline or Path(BASELINE)
+def _write_baseline(request: _ScanRequest, result: Scan) -> int:
+    path = request.baseline or Path(BASELINE)
     count = baseline.write(path, result.findings)
-    said = f"{count} finding{'' if count == 1 else 's'} kept in {path}; use it: hotlap scan … --baseline {path}"
-    click.echo(visible(said))
+    line = f"Wrote {count} finding{'' if count == 1 else 's'} to {path}; use it: hotlap scan … --baseline {path}"
+    click.echo(visible(line))
     return 0
 
 
-def _drawn(result: Scan, asked: _ScanRequest) -> str:
-    style = asked.options["style"]
-    if asked.on("statistics"):
+def _rendered(result: Scan, request: _ScanRequest) -> str:
+    style = request.options["style"]
+    if request.on("statistics"):
         return page.statistics(result, as_json=style == "json")
     if style == "sarif":
         titles = {rule.code: (rule.name, rule.title, catalog.card(rule.name)) for rule in patterns.rules().values()}
@@ -163,7 +171,7 @@ def _drawn(result: Scan, asked: _ScanRequest) -> str:
 
 
 def _cache_folder() -> Path | None:
-    """None where nothing can be kept: a scan never fails for its cache."""
+    """Return the cache folder, or None where it cannot be written: a scan never fails because of its cache."""
     try:
         return store.prepare(store.home(), "scan")
     except RunFolderUnwritable:
@@ -171,5 +179,5 @@ def _cache_folder() -> Path | None:
 
 
 def _readable(diff: str) -> str:
-    """A pipe gets it as it is, for patch; a person must not be fooled by what a line does to the terminal."""
+    """Escape control characters on a terminal only: a pipe gets the raw diff, so that patch can apply it."""
     return visible_lines(diff) if sys.stdout.isatty() else diff

@@ -1,4 +1,4 @@
-"""hotlap show [RUN]: draw a kept run again, a profile or a tune."""
+"""hotlap show [RUN]: show a saved run again, a profile or a tune."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hotlap.cli.report import JSON, MARKDOWN, draw, records, render
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path),
-    help="Where runs are kept.  [default: the project's state folder]",
+    help="Find runs here.  [default: the project's state folder]",
 )
 def show(run: str | None, as_json: bool, as_markdown: bool, run_dir: Path | None) -> int:
-    """Show a kept run again: by id, by the start of it, by its folder, or the newest."""
+    """Show a saved run again: by id, by the beginning of its id, by its folder, or the newest."""
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown exclude each other; give one of them.")
-    kept = records(store.find(run, run_dir))
+    loaded = records(store.find(run, run_dir))
     if as_json or as_markdown:
-        click.echo(render(kept, JSON if as_json else MARKDOWN), nl=False)
+        click.echo(render(loaded, JSON if as_json else MARKDOWN), nl=False)
     else:
-        draw(kept)
+        draw(loaded)
     return 0

@@ -1,4 +1,4 @@
-"""hotlap tune COMMAND…: try what could make it faster, prove it, and keep what is faster and harmless."""
+"""hotlap tune COMMAND…: try what could make a training faster, and keep what is proven faster and harmless."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hotlap.records.tune_record import Metric
 from hotlap.workflows import tune as tuning
 
 TAG = "tb:"
-FIELDS = {  # of TuneRequest, by parameter
+FIELDS = {  # parameter -> field of TuneRequest
     "budget": "budget_seconds",
     "risk": "risk",
     "metric": "metric",
@@ -36,29 +36,38 @@ FIELDS = {  # of TuneRequest, by parameter
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
 )
-@click.option("--budget", callback=seconds, default="10m", metavar="TIME", help="Time for all of it: 90s, 10m, 1h.")
+@click.option(
+    "--budget", callback=seconds, default="10m", metavar="TIME", help="Time for the whole tune: 90s, 10m, 1h."
+)
 @click.option(
     "--risk",
-    type=click.Choice([Risk.EXACT.value, Risk.ROUNDING.value, Risk.NUMERIC.value]),
-    default=Risk.ROUNDING.value,
-    help="What may change: no number, the rounding, the precision.",
+    type=click.Choice([Risk.EXACT, Risk.ROUNDING, Risk.NUMERIC]),
+    default=Risk.ROUNDING,
+    help="What may change: nothing, the rounding, or the precision.",
 )
 @click.option(
     "--metric",
     metavar="REGEX|tb:TAG|NAME",
     help="Your measure of quality: a pattern over the output with the value in its first group, a TensorBoard tag, or "
-    "the name given to hotlap.metric(name, value).",
+    "the name passed to hotlap.metric(name, value).",
 )
-@click.option("--higher-is-better", is_flag=True, help="Of the metric.  [default: lower is better]")
+@click.option("--higher-is-better", is_flag=True, help="Higher values of the metric are better.  [default: lower]")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Train N steps in each process.  [default: chosen]")
 @click.option("--min-effect", callback=some_share, default="2%", metavar="SHARE", help="Smallest speed-up that counts.")
-@click.option("--memory", callback=size_mb, metavar="SIZE", help="End a trial whose processes take more: 500M, 16G.")
-@click.option("--device-memory", callback=size_mb, metavar="SIZE", help="Let a trial take no more of a GPU: 500M, 40G.")
-@click.option("--resume", is_flag=True, help="Go on with RUN, or with the newest tune that is unfinished.")
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path), help="Keep runs here.  [default: the project's state folder]"
+    "--memory", callback=size_mb, metavar="SIZE", help="End a trial whose processes use more memory: 500M, 16G."
 )
-@click.option("--quiet", is_flag=True, help="Say nothing but the verdict.")
+@click.option(
+    "--device-memory",
+    callback=size_mb,
+    metavar="SIZE",
+    help="Limit a trial to this much memory on each GPU: 500M, 40G.",
+)
+@click.option("--resume", is_flag=True, help="Continue RUN, or the newest unfinished tune.")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Save runs here.  [default: the project's state folder]"
+)
+@click.option("--quiet", is_flag=True, help="Print only the verdict.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...|RUN")
 def tune(
     command: tuple[str, ...],
@@ -74,10 +83,10 @@ def tune(
     run_dir: Path | None,
     quiet: bool,
 ) -> int:
-    """Find out what makes a training command faster without harm, and prove it.
+    """Find what makes a training command faster without harm, and prove it.
 
-    The command is run many times for some steps, each time in a fresh process; what it saves goes to scratch. At the
-    end `hotlap run COMMAND` applies what was proven.
+    The command is run many times for some steps, each time in a fresh process; the files it writes go to a scratch
+    folder. Afterwards `hotlap run COMMAND` applies what was proven.
     """
     if higher_is_better and metric is None:
         raise click.UsageError("--higher-is-better needs --metric")
@@ -93,7 +102,7 @@ def tune(
         device_mb=device_memory,
     )
     with TuningLine(quiet=quiet) as line, LiveLine(enabled=not quiet) as live:
-        done = _resumed(options, _given(options), live, line) if resume else None
+        done = _resumed(options, _typed(options), live, line) if resume else None
         if done is None:
             if not command:
                 raise click.UsageError("give the training command, such as: hotlap tune python train.py")
@@ -103,15 +112,15 @@ def tune(
 
 
 def _conclude(done: tuning.TuneResult, console: Console) -> None:
-    """The verdict, what is kept and why the rest is not, and where everything is."""
-    kept = records(done.run)
-    report.tuned_terminal(done.tuning, kept.observation, kept.diagnosis, console)
-    for line in last_words(done, _write_page(done.run.folder / PAGE, render(kept, HTML))):
+    """Show the verdict, what is kept, why the rest is not, and where everything is saved."""
+    loaded = records(done.run)
+    report.tuned_terminal(done.tuning, loaded.observation, loaded.diagnosis, console)
+    for line in last_words(done, _write_page(done.run.folder / PAGE, render(loaded, HTML))):
         note(console, line)
 
 
 def _write_page(page: Path, text: str) -> Path | None:
-    """None where it cannot be written; it can be drawn from the records at any time."""
+    """Write the report; None where that fails, since it can be rendered from the records at any time."""
     try:
         private.write_text(page, text)
     except OSError:
@@ -122,22 +131,22 @@ def _write_page(page: Path, text: str) -> Path | None:
 def _resumed(
     options: tuning.TuneOptions, given: dict[str, tuple[str, object]], live: LiveLine, line: TuningLine
 ) -> tuning.TuneResult | None:
-    """The tune that is meant, gone on with; None where a command was given that has none."""
+    """Resume the named tune, or the newest unfinished one; None where the given command has none."""
     words, run_dir = options.command, options.run_dir
     if len(words) == 1 and not words[0].endswith(".py"):
         return tuning.resume(store.find(words[0], run_dir), line, live.update, run_dir, given)
     found = tuning.unfinished(words or None, run_dir, missing_ok=bool(words))
     if found is None:
-        line.caution("no tune of this command is unfinished, so one is started")
+        line.caution("this command has no unfinished tune; starting a new one")
         return None
     return tuning.resume(found, line, live.update, run_dir, given)
 
 
-def _given(options: tuning.TuneOptions) -> dict[str, tuple[str, object]]:
-    """Options that were typed, by the field of TuneRequest they set."""
-    context, asked = click.get_current_context(), tuning.asked(options)
+def _typed(options: tuning.TuneOptions) -> dict[str, tuple[str, object]]:
+    """Return the options that were typed, keyed by the field of TuneRequest that they set."""
+    context, request = click.get_current_context(), tuning.asked(options)
     typed = [name for name in FIELDS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    return {FIELDS[name]: (f"--{name.replace('_', '-')}", getattr(asked, FIELDS[name])) for name in typed}
+    return {FIELDS[name]: (f"--{name.replace('_', '-')}", getattr(request, FIELDS[name])) for name in typed}
 
 
 def _metric(text: str | None, higher_is_better: bool) -> Metric | None:
@@ -152,9 +161,9 @@ def _metric(text: str | None, higher_is_better: bool) -> Metric | None:
         try:
             groups = re.compile(text).groups
         except re.error as error:
-            raise click.BadParameter(f"not a pattern ({error}): {text}", param_hint="--metric") from error
+            raise click.BadParameter(f"not a regular expression ({error}): {text}", param_hint="--metric") from error
         if groups == 0:
-            raise click.BadParameter(f"the value must be in a group, as in '{name} ([0-9.]+)'", param_hint="--metric")
+            raise click.BadParameter(f"put the value in a group, as in '{name} ([0-9.]+)'", param_hint="--metric")
     if not name:
         raise click.BadParameter("name a TensorBoard tag, such as tb:val/acc", param_hint="--metric")
     return Metric(name=name, pattern=pattern, tag=tag, higher_is_better=higher_is_better, margin=None)

@@ -1,4 +1,4 @@
-"""What a tune says while it runs, and at its end."""
+"""What a tune prints while it runs, and at its end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hotlap.workflows.tune.book import Activity, Watcher
 
 EVERY = 0.25  # seconds
 WORDS = {
-    Stage.NOISE.value: "the baseline against itself",
-    Stage.ALONE.value: "alone",
-    Stage.STACKED.value: "with what is kept",
-    Stage.FINAL.value: "all that is kept against the baseline",
-    Stage.LASTING.value: "the same over a longer run",
+    Stage.NOISE: "the baseline against itself",
+    Stage.ALONE: "alone",
+    Stage.STACKED: "on top of what is kept",
+    Stage.FINAL: "everything kept, against the baseline",
+    Stage.LASTING: "the same over a longer run",
 }
-MARKS = {Decision.KEEP.value: "kept", Decision.REJECT.value: "not kept", Decision.INCONCLUSIVE.value: "inconclusive"}
+MARKS = {Decision.KEEP: "kept", Decision.REJECT: "not kept", Decision.INCONCLUSIVE: "inconclusive"}
 
 
 class TuningLine(Watcher):
-    """A live line on a terminal; elsewhere only one line per verdict."""
+    """A live line on a terminal; elsewhere one line per verdict only."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -75,23 +75,23 @@ class TuningLine(Watcher):
 
 
 def text(doing: Activity) -> str:
-    """What is tried, the best so far, and the time left within the budget."""
+    """Return the live line: what is being tried, the best so far, and the time left of the budget."""
     what = WORDS[doing.stage]
-    if doing.stage in (Stage.ALONE.value, Stage.STACKED.value):
-        what = f"{doing.trial.split('-', 1 if doing.stage == Stage.ALONE.value else 2)[-1]} {what}"
+    if doing.stage in (Stage.ALONE, Stage.STACKED):
+        what = f"{doing.trial.split('-', 1 if doing.stage == Stage.ALONE else 2)[-1]} {what}"
     best = f"best so far {times(doing.best)}" if doing.best > 1 else "nothing kept yet"
     left = f"about {clock(doing.left)} left of {clock(doing.budget)}"
     return f"hotlap: {what}, pair {doing.pair} ({doing.arm}), step {doing.step} of {doing.steps}; {best}; {left}"
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """The speed once: a reason that gives it in full stands alone."""
-    if verdict.stage == Stage.NOISE.value:
+    """Return the line for a verdict, naming the speed once: a reason that already states it is not repeated."""
+    if verdict.stage == Stage.NOISE:
         return f"hotlap: {WORDS[verdict.stage]}{_speed(verdict)}"
     name = _name(verdict)
-    stage = "" if verdict.stage == Stage.ALONE.value else WORDS[verdict.stage]
-    what = ", ".join(part for part in (name, stage) if part)
-    if verdict.decision == Decision.KEEP.value and verdict.gate is not None:
+    stage = "" if verdict.stage == Stage.ALONE else WORDS[verdict.stage]
+    what = ", ".join(words for words in (name, stage) if words)
+    if verdict.decision == Decision.KEEP and verdict.gate is not None:
         return f"hotlap: {MARKS[verdict.decision]}: {what}{_speed(verdict)}; {verdict.gate.why}"
     speed = "" if "× as fast" in verdict.why else _speed(verdict)
     return f"hotlap: {MARKS[verdict.decision]}: {what}{speed}; {verdict.why}"
@@ -100,7 +100,7 @@ def verdict_line(verdict: Verdict) -> str:
 def _name(verdict: Verdict) -> str:
     if verdict.entry is not None:
         return verdict.entry + ("" if verdict.value is None else f"={verdict.value}")
-    if verdict.stage != Stage.STACKED.value:
+    if verdict.stage != Stage.STACKED:
         return ""
     return verdict.trial.split("-", 2)[-1].replace("+", " + ")  # several together
 
@@ -121,7 +121,7 @@ def clock(seconds: float) -> str:
 
 
 def last_words(done: TuneResult, page: Path | None) -> list[str]:
-    """Where everything is, and what to type next."""
+    """Return the closing lines: what to type next, and where everything is saved."""
     record = done.tuning
     where = f"The report is {page}" if page is not None else "The report could not be written"
     lines = [f"Train with it: hotlap run {' '.join(record.asked.command)}"] if record.kept else []

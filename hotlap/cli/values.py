@@ -1,4 +1,4 @@
-"""Values of options as people write them: durations, shares and sizes."""
+"""Parse option values as people write them: durations, shares and sizes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ def seconds(context: click.Context, option: click.Parameter, text: str) -> float
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     value = float(found[1]) * UNITS[found[2] or "s"] if found else 0.0
     if value <= 0:
-        raise click.BadParameter(f"{text!r} is no duration; write 90s, 10m or 1h")
+        raise click.BadParameter(f"{text!r} is not a duration; write 90s, 10m or 1h")
     return value
 
 
 def share(context: click.Context, option: click.Parameter, text: str) -> float:
-    """From 0 % on."""
+    """Parse a share of at least 0 % and below 100 %."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
     if found is None or float(found[1]) >= 100:
-        raise click.BadParameter(f"{text!r} is no share; write 3%")
+        raise click.BadParameter(f"{text!r} is not a percentage below 100%; write 3%")
     return float(found[1]) / 100
 
 
 def some_share(context: click.Context, option: click.Parameter, text: str) -> float:
-    """Above 0 %."""
+    """Parse a share above 0 %."""
     value = share(context, option, text)
     if value == 0:
-        raise click.BadParameter(f"{text!r} is no effect; write 2%")
+        raise click.BadParameter(f"{text!r} is too small; write 2%")
     return value
 
 
@@ -40,5 +40,5 @@ def size_mb(context: click.Context, option: click.Parameter, text: str | None) -
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])(?:i?B)?", text.strip(), re.IGNORECASE)
     value = float(found[1]) * MIB[found[2].upper()] if found else 0.0
     if value <= 0:
-        raise click.BadParameter(f"{text!r} is no size; write 500M or 16G")
+        raise click.BadParameter(f"{text!r} is not a size; write 500M or 16G")
     return value

@@ -1,1 +1,1 @@
-"""Which optimisations are on in the user's process: by a plan, as decided while it trains, or by `hotlap.enable`."""
+"""Which optimisations are on in the user's process: set by a plan, decided while it trains, or by `hotlap.enable`."""

@@ -1,20 +1,20 @@
-"""What trying may cost: 1.5 seconds and 2 % of the time since the first step; where steps have gained more than that
-already, up to 3 seconds and 5 %. What cannot be afforded yet waits.
+"""The time budget for trials: 1.5 seconds plus 2 % of the time since the first step; up to 3 seconds plus 5 % once
+steps have gained more than that. A trial that the budget does not cover yet waits.
 
-A step costs what it takes longer than the program as it is would have taken.
+A step is charged the time it takes beyond what the unchanged program would have taken.
 """
 
 from __future__ import annotations
 
 START, SHARE = 1.5, 0.02  # seconds, and of the time since the first step
-MORE_START, MORE_SHARE = 1.5, 0.03  # at most, of what steps were faster than the program's own
+MORE_START, MORE_SHARE = 1.5, 0.03  # at most, out of the time that faster steps have saved
 
 
 class Account:
     def __init__(self) -> None:
         self._first: float | None = None
         self._settled = self._gained = 0.0
-        self._open: float | None = None  # of a trial under way: faster steps make up for slower ones, but not for more
+        self._open: float | None = None  # of the trial under way: faster steps offset slower ones, and nothing else
 
     def begin(self, now: float) -> None:
         self._first = now
@@ -23,12 +23,12 @@ class Account:
         self._open = 0.0
 
     def charge(self, seconds: float) -> None:
-        """Seconds that a step took longer than it would have without us."""
+        """Charge the seconds by which a step exceeded the time it would have taken without us."""
         if self._open is not None:
             self._open += seconds
 
     def pay_back(self, seconds: float) -> None:
-        """Of what was charged: it turned out not to be ours."""
+        """Refund seconds that were charged but turned out not to be our cost."""
         self._settled -= min(seconds, self._settled)
 
     def gain(self, seconds: float) -> None:
@@ -36,7 +36,7 @@ class Account:
             self._gained += seconds
 
     def close(self) -> float:
-        """What the trial has cost."""
+        """End the trial under way and return its cost in seconds."""
         cost = self.spent - self._settled
         self._settled, self._open = self.spent, None
         return cost
@@ -50,5 +50,5 @@ class Account:
         return START + SHARE * since + min(self._gained, MORE_START + MORE_SHARE * since) - self.spent
 
     def is_overdrawn(self, now: float) -> bool:
-        """By the trial under way."""
+        """Return whether the trial under way has spent more than the budget."""
         return self._open is not None and self.left(now) < 0

@@ -1,4 +1,4 @@
-"""In the user's process: applies the plan, entry by entry, and tells what became of it."""
+"""Applies the plan in the user's process, entry by entry, and reports the outcomes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from hotlap.records.session import Session
 from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
 
-SETTLED = 6  # optimizer steps, then every entry has had its moment
+SETTLED = 6  # optimizer steps, after which every entry has had its chance to apply
 
 
 def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
-    """Called once torch is imported; the result is called when the process ends."""
+    """Apply the plan once torch is imported; the returned function is called when the process ends."""
     return enter(torch, session, seams).tell
 
 
@@ -43,15 +43,18 @@ def enter(torch: Any, session: Session, seams: Seams) -> AppliedPlan:
     running.folder, running.quiet, running.verbose = Path(session.folder), session.quiet, session.verbose
     if running.deciding is not None:
         running.deciding.remembers(session, hardware(torch))
-    seams.ledger.later(running.close)  # a child made by fork closes the seams: a loader's workers are left alone
+    seams.ledger.later(running.close)  # a forked child closes the seams: loader workers run unchanged
     running.begin()
     return running
 
 
 def difference(proven: Circumstances, torch: Any) -> str | None:
-    """What is not as it was when the plan was proven; the command and its source are compared before it starts."""
+    """Return how torch or the hardware differs from where the plan was proven, or None.
+
+    The command and its source are compared before it starts.
+    """
     if proven.torch != str(torch.__version__):
-        return f"torch {proven.torch}, this is {torch.__version__}"
+        return f"torch {proven.torch}, this is torch {torch.__version__}"
     here = hardware(torch)
     return f"{proven.hardware}, this is {here}" if proven.hardware != here else None
 
@@ -63,27 +66,31 @@ def hardware(torch: Any) -> str:
 
 
 class AppliedPlan:
-    """`decides`: the program begins as it is, and what can be switched between steps is tried while it trains."""
+    """The optimisations applied in this process.
+
+    With `decides` the program starts unchanged, and entries that can be switched between steps are tried while it
+    trains.
+    """
 
     def __init__(self, torch: Any, choices: Iterable[Choice], seams: Seams, decides: bool = False) -> None:
         self.torch, self.seams = torch, seams
-        self._moments = RootDiscovery(seams)
+        self._root_discovery = RootDiscovery(seams)
         chosen = sorted(choices, key=lambda choice: list(entries()).index(choice.name))
         tried = [choice for choice in chosen if decides and _is_tried(choice)]
         self.sites = [
             self._site(choice) for choice in chosen if choice not in tried and not (decides and _is_left_out(choice))
         ]
         for site in self.sites:
-            site.alongside = frozenset(other.name for other in self.sites)
+            site.alongside = frozenset(sibling.name for sibling in self.sites)
         self.deciding = self._to_decide(tried) if decides else None
         self.folder: Path | None = None
         self.quiet, self.verbose = True, False
         self._steps = self._backwards = 0
-        self._told = False
+        self._reported = False
 
     def _site(self, choice: Choice) -> Site:
         entry = entries()[choice.name]
-        site = Site(choice.name, entry.code, entry.parse(choice.value), self.torch, self.seams, self._moments)
+        site = Site(choice.name, entry.code, entry.parse(choice.value), self.torch, self.seams, self._root_discovery)
         site.on_applied = site.on_withdrawn = self._changed
         site.asked = choice.asked
         return site
@@ -118,11 +125,11 @@ class AppliedPlan:
     def _tried(self, choice: Choice, arm: frozenset[str]) -> Site:
         site = self._site(choice)
         site.on_applied, site.on_withdrawn = lambda outcome: None, partial(self._withdrawn, site)
-        site.alongside = arm | {other.name for other in self.sites}
+        site.alongside = arm | {sibling.name for sibling in self.sites}
         if self.deciding is not None and choice.name in self.deciding.doubted:
             site.refused(self.deciding.doubted[choice.name])
         elif entries()[site.name].risk is not Risk.EXACT and self._decides_beside_others:
-            site.refused("processes on several machines train together, and each would decide by itself")
+            site.refused("training spans several machines, and each would decide for itself")
         else:
             self._begin(site)
         return site
@@ -132,7 +139,7 @@ class AppliedPlan:
         together = self.deciding is not None and self.deciding.ranks.together
         return not together and _is_one_of_many(self.torch)
 
-    # What is said
+    # What is reported
 
     def _stepped(self, *_: Any) -> None:
         self._steps += 1
@@ -140,7 +147,7 @@ class AppliedPlan:
             self._settle()
 
     def _went_back(self, *_: Any) -> None:
-        """A loop without an optimizer steps by its backward passes."""
+        """Count a backward pass: without an optimizer, backward passes count as steps."""
         self._backwards += 1
         if self._backwards >= NO_OPTIMIZER:
             self._steps = max(1, self._steps)
@@ -157,27 +164,27 @@ class AppliedPlan:
         return found if self.deciding is None else (*found, *self.deciding.outcomes)
 
     def tell(self) -> None:
-        """Said once the training is under way, written again at the end: an entry may be withdrawn late."""
+        """Print the outcomes once, and write them each time: an entry may be withdrawn late."""
         if self.deciding is not None:
-            self._tell_decided(is_end=True)
-        elif self._steps:  # a process that does not train has nothing to say
+            self._report_decisions(is_end=True)
+        elif self._steps:  # a process that does not train has nothing to report
             if self.folder is not None:
                 self._write(self.folder)
-            if self._speaks and not self._told:
+            if self._speaks and not self._reported:
                 say(*lines(self.outcomes))
-            self._told = True
+            self._reported = True
 
     def _decided(self) -> None:
-        self._tell_decided(is_end=False)
+        self._report_decisions(is_end=False)
 
-    def _tell_decided(self, is_end: bool) -> None:
+    def _report_decisions(self, is_end: bool) -> None:
         assert self.deciding is not None
         if self.deciding.steps == 0:
             return
         self._save()
         if self._speaks:
-            say(self.deciding.line(is_end), *(lines(self.outcomes) if self.verbose and not self._told else ()))
-        self._told = True
+            say(self.deciding.line(is_end), *(lines(self.outcomes) if self.verbose and not self._reported else ()))
+        self._reported = True
 
     def _write(self, folder: Path) -> None:
         record = Outcomes(schema=SCHEMA, pid=os.getpid(), outcomes=self.outcomes)
@@ -188,7 +195,7 @@ class AppliedPlan:
             self.deciding.remember()
 
     def _at_once(self) -> Decisions:
-        on = tuple(outcome.name for outcome in self.outcomes if outcome.status == Status.APPLIED.value)
+        on = tuple(outcome.name for outcome in self.outcomes if outcome.status == Status.APPLIED)
         return Decisions(
             schema=SCHEMA,
             pid=os.getpid(),
@@ -208,11 +215,11 @@ class AppliedPlan:
 
     def _save(self) -> None:
         if self.folder is not None:
-            with suppress(OSError):  # the disk is full, or the folder gone: what was decided stands
+            with suppress(OSError):  # the disk is full or the folder gone: the decisions stand
                 self._write(self.folder)
 
     def _was_tried(self, tried: BlockTrial) -> None:
-        """Written at once: a program may be killed at any step."""
+        """Save at once, because the program may be killed at any step."""
         self._save()
         if self.verbose and self._speaks:
             say(sentence_of(tried))
@@ -221,19 +228,22 @@ class AppliedPlan:
         if self.seams.guard.strict:
             raise error
         if self._speaks:
-            say(f"deciding failed ({type(error).__name__}: {error}); the training goes on as the program is")
+            say(
+                f"choosing optimisations failed ({type(error).__name__}: {error}) and was switched off; "
+                "your training continues"
+            )
 
     def _changed(self, outcome: Outcome) -> None:
-        """Applied after all, to a model that is trained later, or withdrawn."""
-        if self._told and self._speaks and self.deciding is None:
+        """Report an entry that was applied late, to a model trained later, or withdrawn."""
+        if self._reported and self._speaks and self.deciding is None:
             say(*lines([outcome]))
 
     def _withdrawn(self, site: Site, outcome: Outcome) -> None:
-        """One of those that are tried. A difference is not found at each step: those before may have had it too."""
+        """Report a tried entry that gave wrong results; not every step is checked, so earlier ones may be wrong too."""
         if site.doubted and self.deciding is not None:
             self.deciding.doubted[site.name] = outcome.why
             if self._speaks:
-                say(f"{site.name} is switched off for good: {outcome.why}; steps before may have been wrong too")
+                say(f"{site.name} is switched off for good: {outcome.why}; earlier steps may have been wrong too")
 
     @property
     def _speaks(self) -> bool:
@@ -247,7 +257,7 @@ class AppliedPlan:
             site.close()
 
     def _fall_silent(self) -> None:
-        """In a forked child where nothing may be taken back: entries let every call pass."""
+        """Let every call pass through, in a forked child where nothing may be undone."""
         for site in self.sites:
             site.closed = True
         if self.deciding is not None:
@@ -260,37 +270,39 @@ def _is_one_of_many(torch: Any) -> bool:
 
 
 def _is_tried(choice: Choice) -> bool:
-    """What is asked for is on from the start."""
+    """Return whether the entry is tried between steps; one named by the user is on from the start."""
     return entries()[choice.name].when is When.STEP and not choice.asked
 
 
 def _is_left_out(choice: Choice) -> bool:
-    """What is only possible at the start changes the process: left to a tune, or to who asks for it."""
+    """Return whether the entry is skipped: it changes the process environment at start, so a tune or the user must
+    choose it.
+    """
     entry = entries()[choice.name]
     return entry.when is When.START and entry.environment is not None and not choice.asked
 
 
 def unmet(site: Site, torch: Any) -> str | None:
-    """Why an entry cannot do anything on this machine."""
+    """Return why the entry cannot do anything on this machine, or None."""
     entry = entries()[site.name]
     if entry.device == "cuda" and not gpus(torch):
         return NO_GPU
     numbers = torch.__version__.split("+")[0].split(".")[:2]
-    if all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) < entry.torch:
-        return f"needs torch {'.'.join(map(str, entry.torch))}, this is {torch.__version__}"
+    if all(number.isdigit() for number in numbers) and tuple(map(int, numbers)) < entry.torch:
+        return f"needs torch {'.'.join(map(str, entry.torch))}, this is torch {torch.__version__}"
     return None
 
 
 def lines(outcomes: Iterable[Outcome]) -> list[str]:
-    """One line per outcome, what was applied first, and one for all that need a GPU where there is none."""
-    order = [Status.APPLIED.value, Status.WITHDRAWN.value, Status.REFUSED.value, Status.NO_EFFECT.value]
+    """Return a line per outcome, applied ones first; entries that lack a GPU share one line."""
+    order = [Status.APPLIED, Status.WITHDRAWN, Status.REFUSED, Status.NO_EFFECT]
     sorted_ = sorted(outcomes, key=lambda outcome: order.index(outcome.status))
     for_gpus = [outcome for outcome in sorted_ if outcome.why == NO_GPU]
-    told = [
+    reported = [
         f"{outcome.status}: {outcome.name} ({outcome.why})"
         for outcome in sorted_
         if outcome not in for_gpus or len(for_gpus) == 1
     ]
     if len(for_gpus) > 1:
-        told.append(f"{Status.NO_EFFECT.value}: {len(for_gpus)} that need a GPU ({NO_GPU})")
-    return told or ["nothing to apply"]
+        reported.append(f"{Status.NO_EFFECT}: {len(for_gpus)} that need a GPU ({NO_GPU})")
+    return reported or ["nothing to apply"]

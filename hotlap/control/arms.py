@@ -1,7 +1,7 @@
-"""The optimisations that are on at a time: an arm. From one arm to another only what differs is switched.
+"""An arm is the set of optimisations that are on at one time. Between arms, only the differences are switched.
 
-What takes long to begin, such as a recording of the step, is paused instead of ended, one of it for each arm: it was
-made with what else is on there.
+An entry that is slow to start, such as a captured step, is paused rather than closed. It has one instance per arm,
+because it was made with that arm's other entries on.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from hotlap.records.plan import Outcome, Status
 
 
 class Switch(Protocol):
-    """One entry at work."""
+    """An entry that has been applied; `Site` is the real one."""
 
     name: str
     closed: bool
     paused: bool
 
     @property
-    def has_told(self) -> bool: ...
+    def has_reported(self) -> bool: ...
 
     @property
     def outcome(self) -> Outcome: ...
@@ -29,17 +29,17 @@ class Switch(Protocol):
 
 
 Arm = frozenset[str]  # names of entries
-Begin = Callable[[str, Arm], Any]  # applies one, to be among others, and gives its Site
+Begin = Callable[[str, Arm], Any]  # applies the named entry as part of the arm, and returns its Site
 
 
 class Arms:
     def __init__(self, begin: Begin, order: Iterable[str], keeps: Callable[[str], bool]) -> None:
-        """`keeps(name)`: it is paused, not ended, when it is switched off."""
+        """`keeps(name)` says whether an entry is paused rather than closed when it is switched off."""
         self._begin, self._order, self._keeps = begin, list(order), keeps
         self._on: dict[str, Switch] = {}
         self._paused: dict[tuple[str, Arm], Switch] = {}
         self.now: Arm = frozenset()
-        self.seen: dict[str, Switch] = {}  # the last of each name
+        self.seen: dict[str, Switch] = {}  # the latest site of each name
 
     def switch(self, arm: Arm) -> None:
         apart = [name for name in self._order if self._is_apart(name, arm)]
@@ -52,7 +52,7 @@ class Arms:
                 self._on[name] = self._back_on(name, arm)
 
     def _is_apart(self, name: str, arm: Arm) -> bool:
-        """It is on in both, but was made with others beside it."""
+        """Return whether the entry is on in both arms but was made with other entries on."""
         return name in self._on and name in arm and arm != self.now and self._keeps(name)
 
     def _off(self, name: str) -> None:
@@ -73,21 +73,21 @@ class Arms:
         return site
 
     def applied(self) -> Arm:
-        """What of it has an effect."""
-        return frozenset(name for name, site in self._on.items() if site.outcome.status == Status.APPLIED.value)
+        """Return the entries of this arm that have an effect."""
+        return frozenset(name for name, site in self._on.items() if site.outcome.status == Status.APPLIED)
 
     def pending(self) -> bool:
-        """Whether one of them has not said yet what becomes of it."""
-        return any(not site.has_told and not site.closed for site in self._on.values())
+        """Return whether an entry has not reported its outcome yet."""
+        return any(not site.has_reported and not site.closed for site in self._on.values())
 
     def settle_on(self, arm: Arm) -> None:
-        """The arm, of which some had no effect, is this one from now on."""
+        """Shrink the current arm to this one by closing the entries without effect."""
         for name in [name for name in self._on if name not in arm]:
             self._on.pop(name).close()
         self.now = arm
 
     def let_go(self) -> None:
-        """What is paused is not needed again."""
+        """Close all paused entries, which are not needed again."""
         for site in self._paused.values():
             site.close()
         self._paused.clear()

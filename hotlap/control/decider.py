@@ -1,10 +1,10 @@
-"""Decides in the training itself what stays on.
+"""Decides during training which optimisations stay on.
 
-The program begins as it is. Then all that may be is switched on and off again, in short blocks of steps that take
-turns. Where that is faster, each of its parts is left out in turn, and what does not gain goes; where it is not, its
-halves are tried. What stays is compared with the program as it is once more. Afterwards the steps are watched: where
-they become slower than they were without, it is tried again. Every block is training: nothing is repeated or thrown
-away. Of several ranks that train together the first decides, and the others switch at the same step.
+The program starts unchanged. All candidates are then switched on and off together, in alternating short blocks of
+steps. If that is faster, each candidate is left out in turn and dropped if it gains nothing; if not, each half of
+them is tried. What remains is compared with the unchanged program once more. Steps are watched afterwards: if they
+become slower than they were without, the comparison runs again. Every block is real training: nothing is repeated or
+discarded. When several ranks train together, the first decides and the others switch at the same step.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from hotlap.control.timing import Clock, Marks
 from hotlap.patch.signals import raised_by_signal
 from hotlap.records.decisions import BlockTrial
 
-WARM = 6  # ticks before the first block, the first of which make buffers and tune libraries …
-PATIENCE = 1.0  # … and seconds, with that block: where steps are slow, fewer must do
-PARTS = 4  # of the first block, each timed by itself
-PART_SECONDS = 0.04  # at least; or one step
-TURNS = (False, True, True, False, True, False, False, True)  # without and with: neither is always the later one
-PARTS_OF_A_TURN = 2  # the machine may be slow for as long as a block takes: blocks are compared, not their parts
-AGAIN = 3  # times that these are measured where they do not tell, or a wide interval tells of a busy machine
-SETTLES, SETTLES_AGAIN = 12, 4  # steps within which an entry says what becomes of it, at first and later
-CALM = 2  # steps after a switch that are not measured
-MOST_LATE = 10  # times what a step takes: a single one that is later still is the program's own
-ALIKE = 0.5  # of a pause: another that is not much shorter is of the same kind
-MOST_LEFT_OUT = 4  # steps that are not like others, for each that is
-CREDIT = 0.3  # seconds that are left before anything is tried
-GAIN = 1.01  # at least: less is not worth a change
-LOST = 0.97  # of its speed before: then it is tried again whether it still gains
-WINDOW_STEPS, WINDOW_SECONDS = 50, 5.0  # watched as one, at least
-LIGHTER = 0.7  # of the time a step took when it was decided: what was too small to be seen then may count now
-QUICKER = 0.9  # of it: batches may be made another way by now
-LOOKS = 3  # in all
-HELD_UP = 0.5  # of a step, by batches that will be there at once from the next epoch on …
-HELD_UP_STEPS, MOST_HELD_UP = 8, 60.0  # … looked at over so many steps, and waited for so many seconds at most
-TOO_DEAR = "trying it has cost as much as the training so far allows"
-SAME = "nothing of it applies here"
+WARM = 6  # ticks before the first block: the first ones allocate buffers and tune libraries …
+PATIENCE = 1.0  # … and seconds for these and that block: slow steps must do with fewer
+PARTS = 4  # of the first block, each timed separately
+PART_SECONDS = 0.04  # at least this long, or one step if that is longer
+TURNS = (False, True, True, False, True, False, False, True)  # without and with, so that neither always comes second
+PARTS_OF_A_TURN = 2  # a slow spell may last a whole block, so blocks are compared, not their parts
+AGAIN = 3  # rounds of turns, at most, while the result is unclear or a wide interval shows a busy machine
+SETTLES, SETTLES_AGAIN = 12, 4  # steps within which an entry reports its outcome, the first time and later
+CALM = 2  # steps after a switch, which are not measured
+MOST_LATE = 10  # times a usual step: a single step that is later still is due to the program itself
+ALIKE = 0.5  # of a pause: another at least this long is of the same kind
+MOST_LEFT_OUT = 4  # unusual steps for each usual one
+CREDIT = 0.3  # seconds that must be left in the account before a trial
+GAIN = 1.01  # times as fast, at least: less is not worth a change
+LOST = 0.97  # of the earlier speed: below that, the gain is measured again
+WINDOW_STEPS, WINDOW_SECONDS = 50, 5.0  # of watching, at least
+LIGHTER = 0.7  # of the time a step took when it was decided: gains too small to see then may count now
+QUICKER = 0.9  # of that time: batches may be made another way by now
+LOOKS = 3  # in all, including the first decision
+HELD_UP = 0.5  # of a step, spent caching batches that are ready at once from the next epoch on …
+HELD_UP_STEPS, MOST_HELD_UP = 8, 60.0  # … measured over so many steps, and waited for at most so many seconds
+TOO_DEAR = "the trial used up the time that the training so far allows"
+SAME = "none of it applies here"
 
 Course = Generator[None, None, None]
 
 
 class AccountEmpty(Exception):
-    """The account is empty: the trial under way ends."""
+    """Raised to end the trial under way, because its time budget is spent."""
 
 
 class RanksApart(Exception):
     def __init__(self) -> None:
-        super().__init__("ranks that train together do not step in time with each other")
+        super().__init__("the ranks are out of step with each other")
 
 
 class Decider:
@@ -89,36 +89,36 @@ class Decider:
         self._ticks = ticks(self._tick)
         self.account = Account()
         self.findings = Findings()
-        self.waits = True  # whoever can begin later does not yet: the program is timed as it is
+        self.waits = True  # entries that can start later hold back, so that the unchanged program is timed
         self.on_decided: Callable[[], None] = lambda: None
         self.on_tried: Callable[[BlockTrial], None] = lambda tried: None
         self.on_failed: Callable[[Exception], None] = lambda error: None
         self._course: Course | None = self._whole_course()
-        self._last = self._passed = 0.0  # the last step, on the host's clock, and what it took
-        self._usual: float | None = None  # seconds a step, without what is tried
-        self._pause = 0.0  # the longest of the program's own
-        self._disputed = 0.0  # seconds of a pause at a switch, which we have paid for
-        self._paid_back = False  # since: what was too dear is affordable
-        self._between_epochs = math.inf  # the shortest step in which a loader was iterated anew
-        self._settling = False  # something was switched on just now
-        self._was_late = False  # the last step was
+        self._last = self._passed = 0.0  # when the last step ended, on the host's clock, and how long it took
+        self._usual: float | None = None  # seconds per step, without what is being tried
+        self._pause = 0.0  # the longest one due to the program itself
+        self._disputed = 0.0  # seconds of a pause at a switch, which was charged to us
+        self._paid_back = False  # since then, what was too expensive may be affordable
+        self._between_epochs = math.inf  # the shortest step in which a loader started a new iteration
+        self._settling = False  # entries were switched on just now
+        self._was_late = False  # whether the last step was
         self._batches_off = False
-        self._carried_out = 0  # the number of the last order of the first rank
+        self._carried_out = 0  # the number of the first rank's last order
 
     @property
     def steps(self) -> int:
-        """Of any optimizer."""
+        """The number of steps of any optimizer."""
         return self._ticks.steps
 
     def begin(self) -> None:
         self._ticks.begin()
 
     def begin_with(self, arm: Arm) -> None:
-        """What an earlier run has decided: on from the first steps, then looked at again."""
+        """Start with what an earlier run decided, on from the first steps and then measured again."""
         self._course = self._known_course(arm)
 
     def end(self) -> None:
-        """All of it off."""
+        """Switch everything off."""
         self._course = None
         self._ticks.end()
         self._arms.close()
@@ -148,17 +148,19 @@ class Decider:
             except BaseException as error:
                 self._rest()
                 if not isinstance(error, Exception) or raised_by_signal(error):
-                    with suppress(Exception):  # a trial that is interrupted has proven nothing
+                    with suppress(Exception):  # an interrupted trial has proven nothing
                         self._arms.switch(self.findings.on)
                     raise
                 self._arms.close()
                 self.findings.on = frozenset()
-                self._tell_others_that_it_failed()
+                self._report_failure()
                 self.on_failed(error)
 
     def _settle_up(self, passed: float, usual: float, iterated: bool) -> None:
-        """Against the program as it is. An evaluation of its own is not ours to pay; what we prepare is at a switch.
-        A pause at a switch may be either: where another as long comes at another time, it was the program's.
+        """Charge or credit a step against the time of the unchanged program.
+
+        Our own preparation falls at a switch. The program's evaluations are not charged, but a pause at a switch may be
+        either: it is refunded once one as long comes at another time, so was the program's.
         """
         ratio, most = self.findings.ratio, MOST_LATE * usual
         if iterated:
@@ -176,7 +178,7 @@ class Decider:
                 self._disputed, self._paid_back = 0.0, True
         self.account.gain(min(passed, usual) * (ratio - 1.0))
 
-    def _tell_others_that_it_failed(self) -> None:
+    def _report_failure(self) -> None:
         with suppress(OSError):
             if self.ranks.follows:
                 self.ranks.report(State(self.findings.steps, is_apart=True))
@@ -227,14 +229,14 @@ class Decider:
         yield from self._watch()
 
     def _warm(self) -> Course:
-        """The first step is not timed at all: nobody knows when it began."""
+        """Wait for the warm-up. The first step is not timed, because its start is unknown."""
         for step in range(WARM):
             yield
             if step and self._clock() - self.findings.began > PATIENCE / 2:
                 return
 
     def _load(self) -> Course:
-        """Batches made another way, where that begins at once: without, with, with, without. Off where it is slower."""
+        """Time the loader entries that start at once: without, with, with, without. Switch them off if slower."""
         without = yield from self._block(until=self.findings.began + PATIENCE)
         self.findings.after = self._usual = statistics.median(without)
         yield from self._let_wait(False)
@@ -243,19 +245,19 @@ class Decider:
         if not names:
             return
         with_ = yield from self._block(PARTS * 2)
-        if len(without) == PARTS:  # else steps are slow, and another block of them is more than it is worth
+        if len(without) == PARTS:  # else steps are slow, and another block would cost more than it is worth
             without += yield from self._own_batches()
         found = faster(with_, without)
         kept = found.ratio >= 1.0 if self._loading.has_waited() else found.high >= 1.0
         yield from self._batches_decided(names, began, without, with_, found, kept, of_batches(found))
 
     def _held_up(self) -> Course:
-        """Where most of a step is waiting for batches that are being kept, nothing else can be told before they are."""
+        """Wait while steps mostly cache batches, since nothing else can be measured until that is done."""
         before, waited, until = self.findings.after, False, self._clock() + MOST_HELD_UP
         while self._clock() < until:
-            kept, since = self._loading.seconds_keeping(), self._last
+            seconds, since = self._loading.seconds_keeping(), self._last
             yield from self._steps(HELD_UP_STEPS)
-            if self._loading.seconds_keeping() - kept < HELD_UP * (self._last - since):
+            if self._loading.seconds_keeping() - seconds < HELD_UP * (self._last - since):
                 break
             waited = True
         if waited and before is not None and self._loading.applied():
@@ -264,12 +266,12 @@ class Decider:
                 yield from self._load_later(before, now)
 
     def _load_later(self, before: float, now: float) -> Course:
-        """Batches are made another way since an epoch began, as all of them are kept. Workers are gone for good."""
+        """Measure loader entries that started with an epoch, once all batches were cached. Workers do not come back."""
         names, began = self._loading.applied(), self.findings.steps
         without = yield from self._own_batches()
         if not self._loading.has_waited():
             found = Faster(ratio=before / now, low=0.0, high=math.inf)
-            why = f"{found.ratio:.2f} times as fast as before all of them were kept"
+            why = f"{found.ratio:.2f} times as fast as before all batches were cached"
             yield from self._batches_decided(names, began, [before], [now], found, True, why)
             self.findings.by_batches = found.ratio
             return
@@ -280,7 +282,7 @@ class Decider:
         yield from self._batches_decided(names, began, without, with_, found, kept, of_batches(found))
 
     def _own_batches(self) -> Generator[None, None, list[float]]:
-        """A block with batches made as the program makes them."""
+        """Time a block with batches made as the program makes them."""
         self._loading.wait()
         yield from self._let_wait(True)
         yield from self._steps(CALM)
@@ -303,7 +305,7 @@ class Decider:
             yield from self._steps(CALM)
 
     def _decide(self, candidates: list[Candidate]) -> Course:
-        """What gains on top of what is on. Ends with that on."""
+        """Find the candidates that gain on top of what is on, and leave those on."""
         if not candidates:
             return
         yield from self._affordable(sum(candidate.prepares for candidate in candidates))
@@ -317,17 +319,17 @@ class Decider:
             yield from self._decide(parts[:middle])
             yield from self._decide(parts[middle:])
 
-    def _prune(self, parts: list[Candidate]) -> Course:
-        """Each part left out in turn: it stays where the rest is slower without it."""
-        for part in parts if len(parts) > 1 else ():
+    def _prune(self, candidates: list[Candidate]) -> Course:
+        """Leave out each candidate in turn; it stays if the rest is slower without it."""
+        for candidate in candidates if len(candidates) > 1 else ():
             whole = self._arms.now
-            without = whole - part.names
+            without = whole - candidate.names
             if without not in (whole, frozenset()):
-                yield from self._affordable(part.prepares)
+                yield from self._affordable(candidate.prepares)
                 yield from self._trial(without, whole)
 
     def _confirm(self) -> Course:
-        """What is left of several that were tried together was never compared with the program as it is."""
+        """Compare what is left with the unchanged program: that was only done for several candidates together."""
         base = self.findings.tried[-1].on_top_of if self.findings.tried else ()
         if self._arms.now and frozenset(base) & frozenset().union(*(candidate.names for candidate in self._candidates)):
             yield from self._affordable(0.0)
@@ -340,12 +342,12 @@ class Decider:
     # Several ranks
 
     def _join(self) -> Course:
-        """Before anything is switched, ranks that train together find each other."""
+        """Wait until the ranks that train together have found each other, before anything is switched."""
         while not self.ranks.join(self.findings.steps):
             yield
 
     def _follow(self) -> Course:
-        """Of all ranks but the first."""
+        """Carry out the first rank's orders, on every other rank."""
         carried_out, is_apart = 0, False
         while True:
             step, order = self.findings.steps, self.ranks.received()
@@ -367,7 +369,7 @@ class Decider:
             self._loading.off()
 
     def _switch(self, arm: Arm) -> Course:
-        """At the same step as the other ranks, which are told before."""
+        """Switch to the arm at the same step as the other ranks, which get the order beforehand."""
         yield from self._ordered(arm)
         self._arms.switch(arm)
 
@@ -391,13 +393,13 @@ class Decider:
         return self.ranks.order(self.findings.steps, order)
 
     def _applied(self) -> Arm:
-        """By all ranks."""
+        """Return the entries that are applied on all ranks."""
         return self._arms.applied().intersection(*(state.applied for state in self.ranks.others()))
 
     # One trial
 
     def _trial(self, base: Arm, arm: Arm) -> Generator[None, None, tuple[bool, Arm]]:
-        """Whether `arm` gains over `base`, and what of it has an effect. What gains is on afterwards."""
+        """Return whether `arm` gains over `base`, and which added entries have an effect. A gain stays on."""
         home, began, before = self._arms.now, self.findings.steps, self.findings.by_steps
         found: Faster | None = None
         without: list[float] = []
@@ -421,7 +423,7 @@ class Decider:
         cost = self.account.close()
         gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
         if found is not None and arm == home:
-            gains = found.ratio >= GAIN  # it was found to gain before: now the interval need not show it
+            gains = found.ratio >= GAIN  # it was found to gain before, so the interval need not show it again
         stays = arm if gains else base
         if self._arms.now != stays:
             yield from self._switch(stays)
@@ -439,7 +441,7 @@ class Decider:
         return gains, names
 
     def _is_plain_again(self, before: float) -> None:
-        """What was on is off, and how long a step takes without it was not measured this time."""
+        """Reset the gain: all is off, and the time of a step without it was not measured this time."""
         self.findings.by_steps = 1.0
         if self.findings.after is not None:
             self.findings.after = self._usual = self.findings.after * before
@@ -449,7 +451,7 @@ class Decider:
         self.on_tried(tried)
 
     def _turns(self, base: Arm, arm: Arm, home: Arm) -> Generator[None, None, Turns]:
-        """Blocks without and with it in turn. Of an arm that is new it is found out what has an effect."""
+        """Time blocks without and with the arm in turn; a new arm shrinks to the entries that have an effect."""
         is_new = arm != home
         without: list[float] = []
         with_: list[float] = []
@@ -471,7 +473,7 @@ class Decider:
         return Turns(arm, without, with_)
 
     def _settle(self, most: int = SETTLES_AGAIN) -> Course:
-        """Until all that was switched on has said what becomes of it, and a little longer."""
+        """Wait until every entry switched on has reported its outcome, and a little longer."""
         self._settling = True
         for _ in range(most):
             yield
@@ -488,7 +490,7 @@ class Decider:
             raise AccountEmpty
 
     def _block(self, parts: int = PARTS, until: float = math.inf) -> Generator[None, None, list[float]]:
-        """Seconds a step of each part."""
+        """Return the seconds per step of each part of a block."""
         found: list[list[tuple[Any, Any]]] = []
         while len(found) < parts and (not found or self._clock() <= until):
             found.append((yield from self._part()))
@@ -497,8 +499,10 @@ class Decider:
         return [sum(first.until(last) for first, last in part) / len(part) for part in found]
 
     def _part(self) -> Generator[None, None, list[tuple[Any, Any]]]:
-        """Steps, from mark to mark. Those in which a loader begins anew, or the program evaluates or saves, do not
-        count, unless nearly all are like that.
+        """Return the steps of one part, as pairs of marks.
+
+        Steps in which a loader starts a new iteration, or the program evaluates or saves, are left out unless nearly
+        all are like that.
         """
         taken: list[tuple[Any, Any]] = []
         left_out: list[tuple[Any, Any]] = []
@@ -521,7 +525,7 @@ class Decider:
     # Afterwards
 
     def _watch(self) -> Course:
-        """Until the end: what was decided may stop being true."""
+        """Watch steps until the end, because what was decided may stop being true."""
         looks, slow, decided = 1, 0, self.findings.after
         while looks < LOOKS and (self._arms.now or self._candidates or self._loading.is_coming()):
             seconds = yield from self._window()
@@ -551,7 +555,7 @@ class Decider:
         return [candidate for candidate in self._candidates if not candidate.names & self._arms.now]
 
     def _window(self) -> Generator[None, None, float | None]:
-        """Seconds a step over a while; None where a loader began anew all the time."""
+        """Return the seconds per step over a window, or None if a loader kept starting new iterations."""
         total, steps, began = 0.0, 0, self._clock()
         seen = 0
         while steps < WINDOW_STEPS or self._clock() - began < WINDOW_SECONDS:

@@ -21,7 +21,7 @@ _is_registered = False
 
 
 class EnabledOptimizations:
-    """What is enabled; as a context manager it ends with the block."""
+    """The optimisations that are enabled; as a context manager, until the end of the block."""
 
     def __init__(self, choices: tuple[Choice, ...], quiet: bool, decides: bool) -> None:
         self._choices, self._quiet, self._decides = choices, quiet, decides
@@ -42,7 +42,7 @@ class EnabledOptimizations:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """What became of each optimisation so far."""
+        """The outcome of each optimisation so far."""
         return self._running.outcomes if self._running else ()
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class EnabledOptimizations:
             self._running.seams.close()
 
     def leave_in_child(self) -> None:
-        """In a process forked from this one."""
+        """Undo the changes in a process forked from this one."""
         self._over = True
         if self._running is not None and self._running.torch.cuda._is_in_bad_fork():
             self._running.seams.leave_in_child()
@@ -76,13 +76,13 @@ class EnabledOptimizations:
 
 
 def start(choices: Iterable[Choice], quiet: bool, decides: bool = False) -> EnabledOptimizations:
-    """Applies at once where torch is imported, else as soon as it is. What was enabled before ends."""
+    """Apply the choices now, or as soon as torch is imported; whatever was enabled before is disabled."""
     global _enabled, _is_registered
     disable()
     if not _is_registered:
         atexit.register(_end)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_forked)  # a loader's workers are not ours to change
+            os.register_at_fork(after_in_child=_forked)  # loader workers must run unchanged
         _is_registered = True
     enabled = _enabled = EnabledOptimizations(tuple(choices), quiet, decides)
     if os.environ.get("HOTLAP", "").lower() == "off":
@@ -108,7 +108,7 @@ def _forked() -> None:
 
 
 def disable() -> None:
-    """Take everything back: nothing of hotlap is left in torch. Does nothing when nothing is enabled."""
+    """Undo everything, so that nothing of hotlap is left in torch. Does nothing if nothing is enabled."""
     global _enabled
     if _enabled is not None:
         _enabled.close()

@@ -1,4 +1,4 @@
-"""What deciding works with, and what it finds: candidates, blocks that took turns, and what was tried."""
+"""The data that deciding works with and produces: candidates, alternating blocks, and trials."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from hotlap.records.decisions import BlockTrial
 
 @dataclass
 class Candidate:
-    """What is switched as one."""
+    """Entries that are switched together."""
 
     names: Arm
     prepares: float = 0.0  # seconds
 
 
 class LoaderEntries(Protocol):
-    """How batches are made. It begins by itself when nobody waits any more, loader by loader."""
+    """The entries that change how batches are made. Each starts by itself, loader by loader, unless held back."""
 
     def applied(self) -> Arm: ...
 
     def wait(self) -> None:
-        """From now on it is asked to."""
+        """Forget which entries have waited, and start watching anew."""
         ...
 
     def has_waited(self) -> bool:
-        """Whether it did, so that steps without it were timed."""
+        """Return whether an applied entry waited, so that steps without it were timed."""
         ...
 
     def is_coming(self) -> bool:
-        """Whether batches are being kept, to be used once all of them are."""
+        """Return whether batches are being cached, to be used once all of them are."""
         ...
 
     def seconds_keeping(self) -> float:
-        """That the program has waited so far for batches which are being kept."""
+        """Return the seconds that the program has spent so far waiting for batches to be cached."""
         ...
 
     def off(self) -> None: ...
@@ -45,14 +45,14 @@ class LoaderEntries(Protocol):
 @dataclass
 class Turns:
     arm: Arm
-    without: list[float]  # seconds a step
+    without: list[float]  # seconds per step
     with_: list[float]
 
 
 @dataclass
 class Findings:
     tried: list[BlockTrial] = field(default_factory=list)
-    after: float | None = None  # seconds a step, when it was last compared
+    after: float | None = None  # seconds per step, when it was last compared
     by_batches: float = 1.0  # times as fast: by batches made another way …
     by_steps: float = 1.0  # … and by what is switched between steps
     on: Arm = frozenset()
@@ -67,7 +67,7 @@ class Findings:
 
 
 def times_as_fast(before: float, found: Faster, was_on: bool, is_on: bool, over_nothing: bool) -> float:
-    """What is on now, over nothing: a trial compares with what is on beside it."""
+    """Return how many times as fast steps are now than with nothing on; a trial compares with what else is on."""
     if over_nothing:
         return found.ratio if is_on else 1.0
     if was_on:
@@ -78,7 +78,7 @@ def times_as_fast(before: float, found: Faster, was_on: bool, is_on: bool, over_
 def of_batches(found: Faster) -> str:
     if found.low > 1.0 or found.high < 1.0:
         return _verdict(found, kept=True)
-    return f"{_verdict(found, kept=True)}: it cannot be told, and is not slower"
+    return f"{_verdict(found, kept=True)}: no clear difference, and not slower"
 
 
 def joined(candidates: list[Candidate]) -> Arm:

@@ -1,8 +1,8 @@
-"""Ranks of one training on one machine decide together: the first decides, the others follow at the same step.
+"""The ranks of one training on one machine: the first decides, and the others follow at the same step.
 
-Each rank that trains in step with others would decide by its own clock, and what they had on would differ. So the first
-writes down what is to be on and from which step, in a small file that the others read at each of theirs. A rank that
-comes too late, or cannot do what it is told, says so in the same file; then nothing is tried any more.
+If each rank decided by its own clock, different ranks would have different entries on. So the first writes which
+entries to switch on, and from which step, to a small file that the others read at each step. A rank that is too late,
+or cannot carry out an order, reports it in the same file, and then nothing more is tried.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 from hotlap.records.private import FILE
 
-LEAD = 2  # steps from an order to what it orders, besides how far ranks were seen apart: on a GPU hosts run ahead
-_ORDER = struct.Struct("<qqQBBB")  # the fields of Order, in its order …
+LEAD = 2  # steps from an order until it holds, besides how far apart ranks were seen: with a GPU, hosts run ahead
+_ORDER = struct.Struct("<qqQBBB")  # the fields of Order, in sequence …
 _STATE = struct.Struct("<qQqBB")  # … and of State
-_SLOT = 64  # bytes, of each record with its checksum
-JOINING = 48  # steps, then ranks that were not seen are on another machine
+_SLOT = 64  # bytes for each record with its checksum
+JOINING = 48  # steps, after which ranks not seen yet are on another machine
 Arm = frozenset[str]
 
 
@@ -38,39 +38,39 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Of a rank."""
+    """The state that a rank reports at each step."""
 
     step: int = 0
     applied: Arm = frozenset()
-    carried_out: int = 0  # the number of the last order
-    is_pending: bool = False  # an entry has not said yet what becomes of it
-    is_apart: bool = False
+    carried_out: int = 0  # the number of the last order carried out
+    is_pending: bool = False  # an entry has not reported its outcome yet
+    is_apart: bool = False  # it received an order too late, or failed
 
 
 class Ranks(Protocol):
-    """How the Decider sees them."""
+    """The ranks of a training, as the Decider sees them."""
 
     follows: bool  # another rank decides
-    together: bool  # several ranks, which were found
+    together: bool  # several ranks train together and have found each other
 
     def join(self, step: int) -> bool:
-        """Whether there is no more to wait for: all were found, or never will be."""
+        """Return whether the search for other ranks is over: all were found, or never will be."""
         ...
 
     def order(self, step: int, wanted: Order) -> int:
-        """By the first rank: the step at which all do what is wanted."""
+        """Give an order from the first rank, and return the step at which all ranks carry it out."""
         ...
 
     def received(self) -> Order | None:
-        """By the others: what was ordered last."""
+        """Return the last order; called by every rank but the first."""
         ...
 
     def report(self, state: State) -> None:
-        """By the others."""
+        """Report this rank's state; called by every rank but the first."""
         ...
 
     def others(self) -> list[State]:
-        """By the first."""
+        """Return the states of the other ranks; called by the first."""
         ...
 
     def close(self) -> None: ...
@@ -101,15 +101,15 @@ class OneRank:
 
 
 class Board:
-    """The file: what the first rank orders, and a state of each."""
+    """The shared file, with the first rank's order and the state of each rank."""
 
     def __init__(self, descriptor: int, names: Iterable[str]) -> None:
         self._descriptor = descriptor
         self._bits = {name: 1 << number for number, name in enumerate(names)}
 
-    def write_order(self, one: Order) -> None:
-        bits = self._packed(one.arm)
-        self._write(0, _ORDER.pack(one.number, one.at, bits, one.waits, one.batches_off, one.is_over))
+    def write_order(self, order: Order) -> None:
+        bits = self._packed(order.arm)
+        self._write(0, _ORDER.pack(order.number, order.at, bits, order.waits, order.batches_off, order.is_over))
 
     def order(self) -> Order | None:
         found = self._read(0, _ORDER)
@@ -118,8 +118,10 @@ class Board:
         number, at, arm, waits, batches_off, is_over = found
         return Order(number, at, self._unpacked(arm), bool(waits), bool(batches_off), bool(is_over))
 
-    def write_state(self, rank: int, one: State) -> None:
-        packed = _STATE.pack(one.step, self._packed(one.applied), one.carried_out, one.is_pending, one.is_apart)
+    def write_state(self, rank: int, state: State) -> None:
+        packed = _STATE.pack(
+            state.step, self._packed(state.applied), state.carried_out, state.is_pending, state.is_apart
+        )
         self._write(1 + rank, packed)
 
     def state(self, rank: int) -> State | None:
@@ -137,7 +139,7 @@ class Board:
         os.pwrite(self._descriptor, packed + zlib.crc32(packed).to_bytes(4, "little"), slot * _SLOT)
 
     def _read(self, slot: int, form: struct.Struct) -> tuple[int, ...] | None:
-        """None where nothing was written yet, or only half of it: the next step reads it."""
+        """Return the record, or None if it is missing or only half written, so that the next step reads it."""
         found = os.pread(self._descriptor, form.size + 4, slot * _SLOT)
         packed, checksum = found[: form.size], found[form.size :]
         if len(checksum) < 4 or zlib.crc32(packed) != int.from_bytes(checksum, "little"):
@@ -152,7 +154,7 @@ class Board:
 
 
 class SeveralRanks:
-    """Those of one `torchrun`, or of one parent that spawned them."""
+    """The ranks started by one `torchrun`, or spawned by one parent."""
 
     def __init__(self, folder: Path, names: list[str], rank: int, world: int) -> None:
         self._folder, self._names, self._rank, self._world = folder, names, rank, world
@@ -210,7 +212,7 @@ class SeveralRanks:
 
     @property
     def _job(self) -> str:
-        """What ranks of one job share, and others do not: the launcher, or the process that spawned them."""
+        """A name that only the ranks of one job share: by launcher, or by the process that spawned them."""
         port = os.environ.get("MASTER_PORT", "")
         of_names = zlib.crc32(" ".join(self._names).encode())
         return f"ranks-{os.getppid()}-{port if port.isdigit() else 0}-{self._world}-{of_names}"
@@ -223,7 +225,7 @@ class SeveralRanks:
         return None
 
     def _found(self) -> Board | None:
-        """That of a first rank which is alive; of two nobody knows which one is meant."""
+        """Open the board of the first rank that is alive; None if there are two, since either may be meant."""
         alive = [path for path in self._folder.glob(f"{self._job}-*") if _is_alive(path.name.rpartition("-")[2])]
         if len(alive) != 1:
             return None

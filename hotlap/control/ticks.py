@@ -1,6 +1,6 @@
-"""One tick for each step of the training, by whichever optimizer steps least often: one turn of the loop.
+"""One tick for each iteration of the training loop, taken from the optimizer that steps least often.
 
-A loop without an optimizer ticks by its backward passes. An optimizer made anew for the same parameters is the same.
+A loop without an optimizer ticks by its backward passes. A new optimizer for the same parameters counts as the same.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any
 
 from hotlap.patch.seams import Seams
 
-ALONE, SEVERAL = 4, 12  # steps, then it is known which optimizer is the clock
-SILENT = 64  # steps of others without one of the clock, or in another thread, then it is chosen anew
-NO_OPTIMIZER = 96  # backward passes without a step, then they tick: one may follow many of them
+ALONE, SEVERAL = 4, 12  # steps until the clock is chosen, with one optimizer and with several
+SILENT = 64  # steps of other optimizers or threads without one of the clock, until it is chosen again
+NO_OPTIMIZER = 96  # backward passes without a step until they tick: a step may follow many of them
 
 
 class Ticks:
     def __init__(self, seams: Seams, tick: Callable[[Any], None]) -> None:
-        """tick(optimizer), None where there is none."""
+        """`tick(optimizer)` is called for each tick, with None if there is no optimizer."""
         self._seams, self._tick = seams, tick
         self._heard: Counter[int] = Counter()
         self._clock: int | None = None
         self._since = self._backwards = self._elsewhere = 0
         self._thread: int | None = None
         self.steps = 0  # of any optimizer, or backward passes
-        self.iterated = False  # a loader was iterated since it was last asked …
+        self.iterated = False  # a loader was iterated since this was last reset …
         self.iterated_now = False  # … since the last tick
 
     def begin(self) -> None:
@@ -43,7 +43,7 @@ class Ticks:
         self.iterated = self.iterated_now = True
 
     def _is_elsewhere(self) -> bool:
-        """A program may train in several threads: one of them counts."""
+        """Return whether this is not the thread that counts, of several that may train."""
         here = get_ident()
         if self._thread == here:
             self._elsewhere = 0

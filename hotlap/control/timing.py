@@ -1,6 +1,6 @@
-"""Moments between two steps: on the host's clock, or where the model is on a GPU in the order of its work.
+"""Marks between two steps: on the host's clock, or for a model on a GPU, events in its stream.
 
-Nothing here waits for a device: an event is read once it has come by.
+Nothing here waits for a device: an event is only read once it has completed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DeviceMark:
 
 
 class Marks:
-    """Of one training: on the device from the moment its optimizer has parameters there."""
+    """Makes the marks of one training: on the device once its optimizer has parameters there."""
 
     def __init__(self, torch: Any, clock: Clock = time.perf_counter) -> None:
         self._torch, self._clock = torch, clock

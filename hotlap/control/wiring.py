@@ -1,4 +1,4 @@
-"""Wires what is decided while a program trains to the entries of the catalogue, and says what came of it."""
+"""Connects the Decider to the catalogue's entries, and reports the results."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PROMISES = {
     Risk.ROUNDING: "losses equal but for rounding",
     Risk.NUMERIC: "in lower precision",
 }
-DOUBTED = "some of it may have been wrong, as was said"
+DOUBTED = "some steps may have been wrong, as reported above"
 MORE = "more: hotlap show"
-NOT_YET = "not tried: the training was over before"
+NOT_YET = "not tried: the training ended first"
 
 
 class Batches:
-    """The entries that make batches another way."""
+    """The entries that change how batches are made."""
 
     def __init__(self, sites: list[Site]) -> None:
         self.sites = sites
@@ -73,7 +73,7 @@ class Batches:
 
     def applied(self) -> Arm:
         at_work = [site for site in self.sites if not site.idle]
-        return frozenset(site.name for site in at_work if site.outcome.status == Status.APPLIED.value)
+        return frozenset(site.name for site in at_work if site.outcome.status == Status.APPLIED)
 
     def off(self) -> None:
         for site in self.sites:
@@ -87,7 +87,7 @@ class Wiring:
         self._torch, self._names, self.batches = torch, names, batches
         self._session: Session | None = None
         self._hardware, self._remembered = "", False
-        self.doubted: dict[str, str] = {}  # entries that were found to give other results, and why
+        self.doubted: dict[str, str] = {}  # entries that gave different results, and why
         order = [name for name in entries() if name in names]
         self._arms = Arms(begin, order, lambda name: entries()[name].prepares > 0)
         self._deciding = Decider(
@@ -96,7 +96,7 @@ class Wiring:
         batches.wait_while(lambda: self._deciding.waits)
 
     def remembers(self, session: Session, hardware: str) -> None:
-        """What an earlier run of this command has decided is on from the start, and looked at again."""
+        """Start with what an earlier run of this command decided, to be measured again."""
         self._session, self._hardware = session, hardware
         then = session.remembered
         same = then is not None and (then.torch, then.hardware) == (str(self._torch.__version__), hardware)
@@ -124,7 +124,7 @@ class Wiring:
             hardware=self._hardware,
             on=tuple(sorted(self._switched_on)),
         )
-        with suppress(OSError, RunFolderUnwritable):  # nothing is lost by it but a few blocks of the next run
+        with suppress(OSError, RunFolderUnwritable):  # it costs the next run only a few blocks
             file = Path(session.memory)
             draft = file.with_suffix(f".{os.getpid()}")
             private.make_folder(file.parent)
@@ -133,7 +133,7 @@ class Wiring:
 
     @property
     def _is_main(self) -> bool:
-        """The process that was started, or the first of several that train together."""
+        """Whether this is the process that was started, or the first of several ranks."""
         if self.ranks.together:
             return not self.ranks.follows
         started = self._session is not None and self._session.speaker == os.getpid()
@@ -162,7 +162,7 @@ class Wiring:
 
     @property
     def is_over(self) -> bool:
-        """All that can be tried was, batches that are kept from the next epoch on included."""
+        """Whether everything was tried, including batches that are cached from the next epoch on."""
         findings = self._deciding.findings
         measured = {name for tried in findings.tried for name in tried.names}
         return findings.is_over and (not self.batches.is_coming() or bool(self.batches.applied() & measured))
@@ -178,22 +178,22 @@ class Wiring:
         )
         if site is None:
             why = NO_GPU if entries()[name].device == "cuda" and not gpus(self._torch) else NOT_YET
-            return Outcome(name=name, code=entries()[name].code, status=Status.NO_EFFECT.value, why=why)
-        told = site.outcome
-        if name in findings.on or last is None or told.status != Status.APPLIED.value:
-            return told
-        return Outcome(name=name, code=told.code, status=Status.NO_EFFECT.value, why=last.why, value=told.value)
+            return Outcome(name=name, code=entries()[name].code, status=Status.NO_EFFECT, why=why)
+        outcome = site.outcome
+        if name in findings.on or last is None or outcome.status != Status.APPLIED:
+            return outcome
+        return Outcome(name=name, code=outcome.code, status=Status.NO_EFFECT, why=last.why, value=outcome.value)
 
     @property
     def on(self) -> Arm:
-        """All that makes a difference now."""
+        """The entries that have an effect now."""
         return self._switched_on | self.batches.applied()
 
     @property
     def _switched_on(self) -> Arm:
-        """Of what was decided, that which has not been withdrawn since."""
+        """The entries decided on and not withdrawn since."""
         sites = {name: self._arms.seen.get(name) for name in self._deciding.findings.on}
-        gone = Status.WITHDRAWN.value
+        gone = Status.WITHDRAWN
         return frozenset(name for name, site in sites.items() if site is None or site.outcome.status != gone)
 
     def record(self) -> Decisions:
@@ -215,22 +215,22 @@ class Wiring:
         )
 
     def line(self, is_end: bool = False) -> str:
-        """What a person wants to know of it."""
+        """Return one line for the user: what is on, and what it gains."""
         findings, more = self._deciding.findings, f" · {MORE}" if self._session is not None else ""
         if self.steps == 0:
             return "armed, waiting for training"
         begins = "at the end: " if is_end and findings.is_over else ""
         if not findings.tried:
-            why = "an earlier run found nothing" if self._remembered else "nothing was tried yet"
+            why = "an earlier run found nothing faster" if self._remembered else "nothing has been tried yet"
             return f"{self._over_before if is_end else why}{more}"
         taken = _ms(findings.after or 0.0)
         if not self.on and self.batches.is_coming() and not is_end:
-            return f"batches are kept as they come, for when all of them are there ({taken} a step so far){more}"
+            return f"caching batches as they come, to use once all are cached ({taken} a step so far){more}"
         if not self.on and self.doubted:
-            return f"{begins}{DOUBTED}; it runs as it is ({taken} a step){more}"
+            return f"{begins}{DOUBTED}; the program runs unchanged ({taken} a step){more}"
         if not self.on:
             so_far = "" if findings.is_over else " so far"
-            return f"{begins}nothing makes it faster{so_far}; it runs as it is ({taken} a step){more}"
+            return f"{begins}nothing makes it faster{so_far}; the program runs unchanged ({taken} a step){more}"
         worst = _worst(self.on | findings.ever_on)
         promise = DOUBTED if self.batches.are_doubted or self.doubted else PROMISES[worst]
         if findings.ratio < GAIN:
@@ -241,15 +241,15 @@ class Wiring:
 
     @property
     def _over_before(self) -> str:
-        said = f"the training was over after {self.steps} steps, before anything was decided"
+        said = f"the training ended after {self.steps} steps, before anything was decided"
         if not (ever := self._ever_on):
             return said
-        return f"{said}; on for some of them: {_in_order(ever)}, {PROMISES[_worst(ever)]}"
+        return f"{said}; on for some of the steps: {_in_order(ever)}, {PROMISES[_worst(ever)]}"
 
     @property
     def _ever_on(self) -> Arm:
-        """Also of a trial that was not finished."""
-        under_way = frozenset(site.name for site in self._arms.sites if site.outcome.status == Status.APPLIED.value)
+        """The entries that were ever on, including in an unfinished trial."""
+        under_way = frozenset(site.name for site in self._arms.sites if site.outcome.status == Status.APPLIED)
         return self._deciding.findings.ever_on | under_way | self.batches.applied()
 
     @property
@@ -266,12 +266,12 @@ def _worst(names: Arm) -> Risk:
 
 
 def sentence_of(tried: BlockTrial) -> str:
-    kept = "on" if tried.kept else "off"
-    return f"step {tried.at_step}: {', '.join(tried.names) or 'what is left'}: {tried.why}: {kept}"
+    state = "on" if tried.kept else "off"
+    return f"step {tried.at_step}: {', '.join(tried.names) or 'the rest'}: {tried.why}: {state}"
 
 
 def _candidates(names: list[str]) -> list[Candidate]:
-    """The likeliest to gain first; what is small is one."""
+    """Return the candidates, likeliest to gain first; entries with small gains form one candidate."""
     alone = sorted((name for name in names if entries()[name].alone), key=lambda name: -entries()[name].reach)
     small = frozenset(names) - frozenset(alone)
     found = [Candidate(frozenset({name}), entries()[name].prepares) for name in alone]

@@ -1,4 +1,4 @@
-"""Turns an observation into a verdict, findings with a bound on each gain, and what cannot be told."""
+"""Turns an observation into a verdict, findings with a bound on each gain, and a list of what is unknown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DETECTORS: tuple[Callable[[Step], Iterator[Finding]], ...] = (
 
 
 def diagnose(observation: Observation, scan: Scan | None = None) -> Diagnosis:
-    """What the observation means; with a scan of the source, what was measured and what is written become one."""
+    """Diagnose an observation; with a scan of the source, each finding also names the code that causes it."""
     step = Step(observation)
     name, sentence = verdict(step)
     found = [finding for detector in DETECTORS for finding in detector(step)] if step.measured else []

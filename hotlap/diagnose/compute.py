@@ -1,4 +1,4 @@
-"""Detectors of the training work itself: forward, backward, optimizer, and the launches they make."""
+"""Detectors for the training work itself: forward, backward, optimizer, and the launches they make."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def forward(step: Step) -> Iterator[Finding]:
     if not _dominant(step, FORWARD):
         return
     written = next((model.place for model in step.observation.models if model.place), None)
-    line = f"; {number(hot.ms_per_step)} ms of it on the line named" if hot else ""
+    line = f"; {number(hot.ms_per_step)} ms of it on the line shown" if hot else ""
     yield step.finding(
         "slow-forward",
         title=f"the forward pass takes {percent(step.share(FORWARD))} of each step",
@@ -37,19 +37,19 @@ def forward(step: Step) -> Iterator[Finding]:
 
 
 def _forward_advice(step: Step, line_known: bool) -> str:
-    start = "look at this line first: Python loops over a tensor belong in one operation" if line_known else ""
+    start = "look at this line first: replace Python loops over a tensor by one operation" if line_known else ""
     if any(model.compiled for model in step.observation.models):
-        return start or "the model is compiled already: look for less work (smaller inputs, cheaper layers)"
+        return start or "the model is compiled already: reduce the work itself (smaller inputs, cheaper layers)"
     if step.layers(*RECURRENT):
         rest = "torch.compile skips LSTM and GRU layers, so look at what surrounds them"
     else:
-        rest = "try torch.compile(model) and measure: it does not always gain"
+        rest = "try torch.compile(model) and measure: it does not always help"
     return f"{start}; {rest}" if start else rest
 
 
 def backward(step: Step) -> Iterator[Finding]:
     if not _dominant(step, BACKWARD) or any(launch_overhead(step)):
-        return  # where launches are the cost, backward is only where most of them are
+        return  # where launches are the cost, backward merely holds most of them
 
     cost, forward_cost = step.ms(BACKWARD), step.ms(FORWARD)
     ratio = f", {number(cost / forward_cost)}× the forward pass" if forward_cost > 0 else ""
@@ -68,7 +68,7 @@ def _backward_advice(step: Step, unusual: bool) -> str:
         return "ranks wait for each other here: compare their own work first, then look at gradient bucket sizes"
     if unusual:
         threads = "" if step.asynchronous else ", or more threads than small tensors need (try OMP_NUM_THREADS=1)"
-        return f"usual is twice the forward pass: look for anomaly mode, recomputation, a kept graph{threads}"
+        return f"twice the forward pass is usual: look for anomaly mode, recomputation, a retained graph{threads}"
     return "freeze what is not trained (requires_grad=False) and detach what needs no gradient"
 
 
@@ -96,7 +96,7 @@ def unfused_optimizer(step: Step) -> Iterator[Finding]:
     if plain and NOTICEABLE <= step.share(OPTIMIZER) < SLOW_OPTIMIZER and step.worth_saying(cost):
         yield step.finding(
             "unfused-optimizer",
-            title=f"{listed(dict.fromkeys(found.name for found in plain))} updates its tensors unfused",
+            title=f"{listed(dict.fromkeys(found.name for found in plain))} runs without its fused implementation",
             evidence=f"{part(cost, step.total)}{_optimizers_evidence(step)}",
             advice="pass fused=True (and not foreach=True) to the optimizer",
             place=step.hot_place(OPTIMIZER),
@@ -118,8 +118,8 @@ def _optimizer_advice(step: Step, own: bool) -> str:
         optimizer for optimizer in step.observation.optimizers if not optimizer.fused and optimizer.foreach is not True
     ]
     if plain and not step.asynchronous:
-        return "pass foreach=True to the optimizer if it takes it: on CPU torch does not choose it by itself"
-    return "fewer, larger parameter tensors, or a cheaper optimizer: it costs per tensor"
+        return "pass foreach=True to the optimizer if it accepts it: on CPU, torch does not choose it by itself"
+    return "use fewer, larger parameter tensors or a cheaper optimizer: the cost is per tensor"
 
 
 def _fusable(step: Step) -> list[Optimizer]:
@@ -135,7 +135,7 @@ def _users_own(step: Step) -> Optimizer | None:
 
 
 def _is_torchs(optimizer: Optimizer) -> bool:
-    """Other libraries have an AdamW too, without fused."""
+    """Return whether the class is torch's: other libraries have an AdamW too, which takes no `fused`."""
     return optimizer.place is None or "torch/optim/" in optimizer.place.file.replace("\\", "/")
 
 

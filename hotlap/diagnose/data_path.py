@@ -1,4 +1,4 @@
-"""Detectors of what brings batches to the model: the loader and the copies to the device."""
+"""Detectors for what brings batches to the model: the loader and the copies to the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data_wait(step: Step) -> Iterator[Finding]:
     measured = f"; fed one cached batch it ran {times(ratio)} as fast" if ratio is not None else ""
     yield Finding(
         code="data-wait",
-        title=f"the loop waits for its data {percent(step.share(DATA))} of each step",
+        title=f"the loop waits for data for {percent(step.share(DATA))} of each step",
         evidence=f"{part(cost, step.total)}{_loader_evidence(loader)}{measured}",
         advice=_loader_advice(step, loader),
         place=_data_place(step, loader),
@@ -35,7 +35,7 @@ def data_wait(step: Step) -> Iterator[Finding]:
 
 
 def _data_place(step: Step, loader: Loader | None) -> CodeLine | None:
-    """With workers the training thread's hot line is the loop that waits, not the code that is slow."""
+    """Return where samples are made. With workers, the training thread's hot line only waits for that code."""
     hot, written = step.hot_place(DATA), loader.dataset_place if loader else None
     return (written or hot) if loader and loader.workers else (hot or written)
 
@@ -63,7 +63,7 @@ def _loader_advice(step: Step, loader: Loader | None) -> str:
 def _workers_needed(step: Step, loader: Loader) -> int:
     rest = max(step.total - step.ms(DATA), step.total * 0.01)
     if loader.workers == 0:
-        # One batch takes ms(DATA) to make; that many workers make one each time the rest of a step is over.
+        # One batch takes ms(DATA) to make; this many workers finish one in the time the rest of a step takes.
         return math.ceil(step.ms(DATA) / rest)
     # The workers make a batch every step; they must make one every step less its wait.
     return max(loader.workers + 1, math.ceil(loader.workers * step.total / rest))
@@ -79,12 +79,12 @@ def _workers_advice(step: Step, loader: Loader) -> str:
         return f"{cheaper} ({_cores(step)} allow no more than {limit} workers)"
     advice = f"set {', '.join(changes)} on the DataLoader"
     if loader.workers and not loader.persistent_workers and _restarts(loader):
-        advice += " (every epoch starts its workers anew)"
+        advice += " (its workers are restarted every epoch)"
     if loader.dataset_kind == "iterable" and workers > loader.workers:
-        advice += ", with the stream split by get_worker_info() (or every worker repeats all of it)"
+        advice += ", with the stream split by get_worker_info() (otherwise every worker repeats all of it)"
     if not step.asynchronous and workers > loader.workers:
         advice += f", and torch.set_num_threads({max(1, cores_each(step) - workers)})"
-    return advice if needed <= limit else f"{advice}; that leaves a wait, so also {cheaper}"
+    return advice if needed <= limit else f"{advice}; some waiting remains, so also {cheaper}"
 
 
 def _arguments(step: Step, loader: Loader, workers: int) -> list[str]:
@@ -97,12 +97,12 @@ def _arguments(step: Step, loader: Loader, workers: int) -> list[str]:
 
 
 def most_workers(step: Step) -> int:
-    """One core is the training thread's."""
+    """Return the most workers that leave one core to the training thread."""
     return max(0, cores_each(step) - 1)
 
 
 def cores_each(step: Step) -> int:
-    """Cores for one rank: ranks share the machine."""
+    """Return the cores per rank, as ranks share the machine."""
     return max(1, step.observation.machine.cores // max(1, len(step.observation.ranks)))
 
 
@@ -117,7 +117,7 @@ def _fetch_us(step: Step) -> float | None:
 
 
 def _restarts(loader: Loader) -> bool:
-    """More batches were fetched than an epoch has: length counts samples."""
+    """Return whether the loader started a second epoch; its length counts samples, not batches."""
     if not loader.length or not loader.batch_size:
         return False
     return loader.batches > math.ceil(loader.length / loader.batch_size)
@@ -147,8 +147,8 @@ def _pin_advice(step: Step) -> str:
     if loader is not None and loader.pin_memory:
         return (
             "the loader pins its memory but this tensor is not pinned: give the batch class a "
-            "pin_memory() method, or make the tensor on the device"
+            "pin_memory() method, or create the tensor on the device"
         )
     if loader is None:
-        return "copy from memory pinned once (pin_memory()) with non_blocking=True, or make it on the device"
+        return "pin the memory once (pin_memory()) and copy with non_blocking=True, or create the tensor on the device"
     return "set pin_memory=True on the DataLoader and pass non_blocking=True to this copy"

@@ -1,4 +1,4 @@
-"""Detectors of what the host does besides training: reads of device values, garbage, evaluation, the rest."""
+"""Detectors for what the host does besides training: reads of device values, garbage, evaluation, the rest."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SYNC_ADVICE = {
     "bool": "decide on the device (torch.where), or test the condition only every N steps",
     "print": "print tensors only every N steps",
     "nonzero": "only the device knows the size of its result: use a mask of fixed shape (torch.where)",
-    "synchronize": "take torch.cuda.synchronize() out of the loop; time with CUDA events read later",
-    "empty_cache": "take torch.cuda.empty_cache() out of the loop: it prevents no leak",
+    "synchronize": "remove torch.cuda.synchronize() from the loop; measure time with CUDA events and read them later",
+    "empty_cache": "remove torch.cuda.empty_cache() from the loop: it does not prevent leaks",
 }
 
 
@@ -76,7 +76,7 @@ def garbage(step: Step) -> Iterator[Finding]:
             "garbage-collection",
             title=f"Python's garbage collector takes {percent(step.share(GARBAGE))} of each step",
             evidence=part(cost, step.total),
-            advice="take gc.collect() out of the loop; before it call gc.collect() and gc.freeze() once, "
+            advice="move gc.collect() out of the loop; before the loop, call gc.collect() and gc.freeze() once, "
             "so that later collections skip the model and the data",
             place=step.hot_place(GARBAGE),
             cost=cost,
@@ -87,10 +87,10 @@ def rest(step: Step) -> Iterator[Finding]:
     cost, hot = step.ms(REST), step.hot_line(REST)
     if step.share(REST) < REST_SHARE or not step.worth_saying(cost):
         return
-    holds = [] if step.observation.models else ["the forward pass, whose module was not seen"]
-    holds += [] if step.observation.loaders else ["the making of batches, as no DataLoader was seen"]
-    inside = f"; it holds {listed(holds)}" if holds else ""
-    line = f"; {number(hot.ms_per_step)} ms of it on the line named" if hot else ""
+    holds = [] if step.observation.models else ["the forward pass (no module was seen)"]
+    holds += [] if step.observation.loaders else ["the making of batches (no DataLoader was seen)"]
+    inside = f"; this includes {listed(holds)}" if holds else ""
+    line = f"; {number(hot.ms_per_step)} ms of it on the line shown" if hot else ""
     yield step.finding(
         "rest",
         title=f"{percent(step.share(REST))} of each step is outside data, model and optimizer",
@@ -102,10 +102,10 @@ def rest(step: Step) -> Iterator[Finding]:
 
 
 def _rest_advice(line_known: bool) -> str:
-    moves = "move it out of the loop, do it every N steps, or on the device"
+    moves = "move the work out of the loop, do it only every N steps, or do it on the device"
     if line_known:
         return f"look at this line: {moves}"
-    return "name the parts with hotlap.span(...) and profile again, then " + moves
+    return "mark sections with hotlap.span(...) and profile again, then " + moves
 
 
 def spans(step: Step) -> Iterator[Finding]:
@@ -115,7 +115,7 @@ def spans(step: Step) -> Iterator[Finding]:
             yield step.finding(
                 "slow-span",
                 title=f"your section “{name}” takes {percent(step.share_of(cost))} of each step",
-                evidence=f"{part(cost, step.total)}, less what other phases inside it took",
+                evidence=f"{part(cost, step.total)}, not counting other phases inside it",
                 advice="look at its hot line, or divide it into smaller sections and profile again",
                 place=step.hot_place(key),
                 cost=cost,
@@ -123,18 +123,18 @@ def spans(step: Step) -> Iterator[Finding]:
 
 
 def evaluation(step: Step) -> Iterator[Finding]:
-    """A shorter evaluation makes the run shorter, never a step faster; its bound is of the whole window."""
+    """A shorter evaluation shortens the run but no step, so its bound is for the whole window."""
     share = step.observation.shares.get(EVALUATION, 0.0)
     if share < NOTICEABLE:
         return
     cost = step.observation.ms(EVALUATION)
     yield Finding(
         code="evaluation-share",
-        title=f"evaluation takes {percent(share)} of the window (no part of step speed)",
+        title=f"evaluation takes {percent(share)} of the window (not part of step speed)",
         evidence=f"{part(cost, step.observation.mean_step_ms)} of window time a step; "
-        "the bound is of the whole window, training steps stay as fast as they are",
+        "the bound is for the whole window: training steps do not get faster",
         advice="evaluate under torch.inference_mode() with larger batches, keep metrics on the device "
-        "until its end, and evaluate less often if you can",
+        "until the end, and evaluate less often if you can",
         place=step.hot_place(EVALUATION),
         ms_per_step=cost,
         at_most=1.0 / max(1.0 - share, 0.01),

@@ -1,4 +1,4 @@
-"""Detectors of distributed jobs."""
+"""Detectors for distributed jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNEVEN = 1.05  # times the work of the other ranks
 
 
 def straggler(step: Step) -> Iterator[Finding]:
-    """Every rank waits in backward for the one with most work of its own."""
+    """In backward, every rank waits for the one with the most work of its own."""
     ranks = step.observation.ranks
     if len(ranks) < 2:
         return
@@ -26,17 +26,17 @@ def straggler(step: Step) -> Iterator[Finding]:
         return
     yield step.finding(
         "straggler-rank",
-        title=f"rank {slowest.rank} does {percent(slowest.own_ms / usual - 1)} more work of its own",
+        title=f"rank {slowest.rank} does {percent(slowest.own_ms / usual - 1)} more work of its own than the others",
         evidence=f"{number(slowest.own_ms)} against {number(usual)} ms a step"
         f"{_where(slowest, others)}; the others wait for it in backward",
-        advice="give every rank as much data and work as the others: samples of like size, logging spread",
+        advice="give every rank the same amount of data and work: samples of similar size, logging spread evenly",
         place=None,
         cost=cost,
     )
 
 
 def _where(slowest: Rank, others: list[Rank]) -> str:
-    """The phase in which the slowest rank spends most more than the others."""
+    """Name the phase in which the slowest rank exceeds the others most."""
     extra = {
         phase: slowest.step_ms * share
         - sum(rank.step_ms * rank.shares.get(phase, 0.0) for rank in others) / len(others)
@@ -44,4 +44,4 @@ def _where(slowest: Rank, others: list[Rank]) -> str:
         if phase != BACKWARD
     }
     phase = max(extra, key=lambda name: extra[name], default=None)
-    return f", {number(extra[phase])} ms of that in {phase}" if phase is not None and extra[phase] > 0 else ""
+    return f", {number(extra[phase])} ms of the difference in {phase}" if phase is not None and extra[phase] > 0 else ""

@@ -1,4 +1,4 @@
-"""Sentences around figures."""
+"""Puts figures into words."""
 
 from __future__ import annotations
 

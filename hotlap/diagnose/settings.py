@@ -1,4 +1,4 @@
-"""Detectors of switches and limits: debugging left on, precision, memory layout, threads, memory."""
+"""Detectors for switches and limits: debugging left on, precision, memory layout, threads, memory."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def anomaly_mode(step: Step) -> Iterator[Finding]:
         "anomaly-mode",
         title="autograd's anomaly mode is on",
         evidence=f"it slows every operation of forward and backward ({part(cost, step.total)}); "
-        "by how much was not measured, so the bound takes all of them",
-        advice="remove set_detect_anomaly(True) (or detect_anomaly()) outside of debugging",
+        "by how much was not measured, so the bound counts all of their time",
+        advice="remove set_detect_anomaly(True) (or detect_anomaly()) unless you are debugging",
         place=None,
         cost=cost,
     )
@@ -42,9 +42,9 @@ def autocast_recurrent(step: Step) -> Iterator[Finding]:
             step,
             "autocast-recurrent",
             title=f"recurrent layers run in {_dtype(settings.autocast)}",
-            evidence="on CUDA cuDNN's LSTM in bfloat16 was measured 7 to 13 times slower than in float32",
-            advice="leave the recurrent layers out of autocast: torch.autocast('cuda', enabled=False) "
-            "around them, with their input .float()",
+            evidence="on CUDA, cuDNN's LSTM was measured to be 7 to 13 times slower in bfloat16 than in float32",
+            advice="exclude the recurrent layers from autocast: torch.autocast('cuda', enabled=False) "
+            "around them, with .float() on their input",
             kinds=("recurrent",),
         )
 
@@ -58,7 +58,7 @@ def channels_last(step: Step) -> Iterator[Finding]:
             "channels-last",
             title=f"{convolutions} convolutions in half precision work on channels-first memory",
             evidence="tensor cores want channels last, so layouts are converted around each convolution",
-            advice="model.to(memory_format=torch.channels_last), and the same for the input batch",
+            advice="call model.to(memory_format=torch.channels_last), and the same on the input batch",
             kinds=("convolution",),
         )
 
@@ -76,8 +76,8 @@ def tf32_off(step: Step) -> Iterator[Finding]:
             step,
             "tf32-off",
             title="float32 arithmetic runs without TF32",
-            evidence="tensor cores (Ampere and newer) are unused; TF32 keeps 10 of 23 bits of the mantissa",
-            advice=f"{' and '.join(switches)}, then check that the quality of the model holds",
+            evidence="tensor cores (Ampere and newer) are unused; TF32 keeps 10 of the 23 mantissa bits",
+            advice=f"{' and '.join(switches)}, then check that the model is as good as before",
             kinds=kinds,
         )
 
@@ -85,11 +85,15 @@ def tf32_off(step: Step) -> Iterator[Finding]:
 def _device_finding(
     step: Step, code: str, *, title: str, evidence: str, advice: str, kinds: tuple[str, ...]
 ) -> Iterator[Finding]:
-    """A change that makes kernels faster gains at most their time; unknown (1.0) without a profile."""
+    """Bound the gain of faster kernels by their time; without a device profile it is unknown (1.0)."""
     cost = step.kernels_ms(*kinds)
     if step.device is not None and step.share_of(cost) < NOTICEABLE:
         return
-    known = f"; such kernels take {part(cost, step.total)}" if step.device else "; no device profile says how much"
+    known = (
+        f"; such kernels take {part(cost, step.total)}"
+        if step.device
+        else "; without a device profile, how much is unknown"
+    )
     yield Finding(
         code=code,
         title=title,
@@ -125,7 +129,7 @@ def threads_oversubscribed(step: Step) -> Iterator[Finding]:
     if settings is None or not step.measured:
         return
     workers, ranks = loader.workers if loader else 0, max(1, len(step.observation.ranks))
-    # With a device the training thread hardly uses torch's own threads; then only the workers compete.
+    # With a device, the training thread hardly uses torch's own threads, so only the workers compete.
     threads = 1 if step.asynchronous else settings.threads
     wanted = ranks * (workers + threads)
     if wanted <= cores:
@@ -144,9 +148,9 @@ def threads_oversubscribed(step: Step) -> Iterator[Finding]:
 def _threads_advice(step: Step, workers: int) -> str:
     most = most_workers(step)
     if workers > most:
-        return f"use at most {most} workers a process (num_workers={most})"
+        return f"use at most {most} workers per process (num_workers={most})"
     threads = max(1, cores_each(step) - workers)
-    return f"torch.set_num_threads({threads}), or OMP_NUM_THREADS={threads} set before Python starts"
+    return f"call torch.set_num_threads({threads}), or set OMP_NUM_THREADS={threads} before Python starts"
 
 
 def memory_near_limit(step: Step) -> Iterator[Finding]:
@@ -171,7 +175,7 @@ def memory_near_limit(step: Step) -> Iterator[Finding]:
                 code="memory-near-limit",
                 title=f"{name} memory is {percent(peak / total)} full at its peak",
                 evidence=f"{number(peak)} of {number(total)} MB",
-                advice=f"make room before adding anything: {remedy} (empty_cache() frees nothing in use)",
+                advice=f"free memory before adding anything: {remedy} (empty_cache() frees nothing that is in use)",
                 place=None,
                 ms_per_step=0.0,
                 at_most=1.0,

@@ -1,4 +1,4 @@
-"""What was measured and what the source shows, joined: a slow line gets its repair, a pattern its milliseconds."""
+"""Joins measurements with a scan of the source: a slow line gets its repair, a pattern its milliseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hotlap.records.diagnosis import Diagnosis, Finding, SourcePattern
 from hotlap.records.observation import CodeLine, Observation
 from hotlap.records.scan_finding import Applicability, Frequency, Scan, ScanFinding
 
-# Costs that have no line of their own, by the patterns that cause them.
+# Findings whose cost has no line of its own, and the patterns that cause it.
 _SUBJECTS = {
     "data-wait": ("loader-workers", "loader-persistent", "loader-prefetch"),
     "pageable-copy": ("loader-pinned", "pinned-copies"),
@@ -25,8 +25,8 @@ _SUBJECTS = {
     "channels-last": ("channels-last",),
     "anomaly-mode": ("anomaly-mode",),
 }
-_EASE = {applicability.value: rank for rank, applicability in enumerate(Applicability)}  # safe first
-_FLAGS = {Applicability.SAFE.value: " --fix", Applicability.UNSAFE.value: " --fix --unsafe"}
+_EASE = {applicability: rank for rank, applicability in enumerate(Applicability)}  # safe first
+_FLAGS = {Applicability.SAFE: " --fix", Applicability.UNSAFE: " --fix --unsafe"}
 
 
 def joined(diagnosis: Diagnosis, seen: Observation, scan: Scan) -> Diagnosis:
@@ -34,7 +34,7 @@ def joined(diagnosis: Diagnosis, seen: Observation, scan: Scan) -> Diagnosis:
     findings = []
     for finding in diagnosis.findings:
         there = _on_its_line(finding.place, scan.findings)
-        about = [other for other in _about(finding.code, scan.findings) if other not in there]
+        about = [pattern for pattern in _about(finding.code, scan.findings) if pattern not in there]
         taken.update(map(_key, (*there, *about)))
         findings.append(_with(finding, there, about))
     left = [pattern for pattern in scan.findings if _key(pattern) not in taken]
@@ -47,7 +47,7 @@ def joined(diagnosis: Diagnosis, seen: Observation, scan: Scan) -> Diagnosis:
 
 
 def _plain(finding: ScanFinding) -> ScanFinding:
-    """Without what only its fix needs."""
+    """Drop the hints, which only a fix needs."""
     return replace(finding, hints={})
 
 
@@ -69,7 +69,7 @@ def _about(code: str, scanned: Iterable[ScanFinding]) -> list[ScanFinding]:
     return [
         finding
         for finding in scanned
-        if finding.name in names or (code == "data-wait" and finding.frequency == Frequency.SAMPLE.value)
+        if finding.name in names or (code == "data-wait" and finding.frequency == Frequency.SAMPLE)
     ]
 
 
@@ -89,14 +89,14 @@ def _with(finding: Finding, there: list[ScanFinding], about: list[ScanFinding]) 
     )
 
 
-def repair(one: ScanFinding) -> str:
-    """What to do about it, and the command that does it."""
-    flags = _FLAGS.get(one.applicability)
-    return f"{one.repair} (hotlap scan{flags} --select {one.code} repairs it)" if flags else one.repair
+def repair(finding: ScanFinding) -> str:
+    """Return the repair in words and, where there is one, the command that makes it."""
+    flags = _FLAGS.get(finding.applicability)
+    return f"{finding.repair} (hotlap scan{flags} --select {finding.code} repairs it)" if flags else finding.repair
 
 
 def _measured(finding: ScanFinding, seen: Observation) -> float | None:
-    """What was timed on its lines: waits and copies, else what sampling found there."""
+    """Return the milliseconds measured on the pattern's lines: waits and copies if timed, else sampled time."""
     timed = [(sync.file, sync.line, sync.ms_per_step) for sync in seen.syncs]
     timed += [(copy.file, copy.line, copy.ms_per_step) for copy in seen.copies]
     sampled = [(hot.file, hot.line, hot.ms_per_step) for hot in seen.hot_lines]

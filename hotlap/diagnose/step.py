@@ -1,4 +1,4 @@
-"""One training step in figures that every detector shares."""
+"""The figures of a training step that all detectors share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEAST_REMAINDER = 0.01  # a step never becomes free: no bound above 100×
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The mean training step of an observation, its evaluations taken out: they are no part of step speed."""
+    """The mean training step of an observation, without evaluations: they are not part of step speed."""
 
     observation: Observation
 
@@ -56,7 +56,7 @@ class Step:
 
     @property
     def busy(self) -> float:
-        """Milliseconds of a step in which the device works; 0 where it was not profiled."""
+        """Milliseconds of a step in which the device works; 0 if it was not profiled."""
         return min(self.device.busy_ms_per_step, self.total) if self.device else 0.0
 
     @property
@@ -78,7 +78,7 @@ class Step:
         return cost / self.total if self.total > 0 else 0.0
 
     def spans(self) -> dict[str, float]:
-        """Milliseconds a step by the user's own sections, largest first."""
+        """Return the milliseconds per step of the user's own sections, largest first."""
         own = {name: self.ms(name) for name in self.observation.shares if name.startswith(SPAN_PREFIX)}
         return dict(sorted(own.items(), key=lambda item: -item[1]))
 
@@ -87,20 +87,20 @@ class Step:
         return max(names, key=self.ms)
 
     def at_most(self, cost: float) -> float:
-        """Amdahl's bound. The host cannot make a step shorter than the device's own work."""
+        """Return Amdahl's bound for removing host time; a step cannot get shorter than the device's own work."""
         if self.total <= 0:
             return 1.0
         remaining = max(self.total - cost, self.busy, self.total * LEAST_REMAINDER)
         return max(1.0, self.total / remaining)
 
     def at_most_on_device(self, cost: float) -> float:
-        """The bound for a change that makes the device's work itself smaller, so busy time is no floor."""
+        """Return the bound for a change that makes the device's own work smaller, so busy time is no floor."""
         if self.total <= 0:
             return 1.0
         return max(1.0, self.total / max(self.total - cost, self.total * LEAST_REMAINDER))
 
     def ceiling_ratio(self) -> float | None:
-        """Samples a second fed one cached batch, over those of training itself (evaluation not counted)."""
+        """Return how many times as many samples per second one cached batch gives, evaluation not counted."""
         ceiling, seen = self.observation.ceiling, self.observation
         if ceiling is None or not self.measured:
             return None
@@ -111,7 +111,7 @@ class Step:
         return self.total / mean if mean is not None and _positive(mean) else None
 
     def data_at_most(self) -> float:
-        """A measured ceiling beats a computed one."""
+        """Return the bound for removing the wait for data, from the measured ceiling where there is one."""
         ratio = self.ceiling_ratio()
         return max(1.0, ratio) if ratio is not None else self.at_most(self.ms(DATA))
 
@@ -132,7 +132,7 @@ class Step:
         return CodeLine(file=line.file, line=line.line, function=line.function) if line else None
 
     def loader(self) -> Loader | None:
-        """The loader that feeds training: the busiest not known to be for evaluation."""
+        """Return the loader that feeds training: the busiest one not known to serve evaluation."""
         loaders = [loader for loader in self.observation.loaders if loader.role != "evaluation"]
         return max(loaders, key=lambda loader: (loader.role == "train", loader.batches), default=None)
 
@@ -145,7 +145,7 @@ class Step:
     def finding(
         self, code: str, *, title: str, evidence: str, advice: str, place: CodeLine | None, cost: float
     ) -> Finding:
-        """A finding about host time: what is at stake is the cost less what the device would still take."""
+        """Make a finding about host time, whose stake is the cost less what the device would still take."""
         bound = self.at_most(cost)
         stake = self.total * (1.0 - 1.0 / bound)
         return Finding(

@@ -1,4 +1,4 @@
-"""What this observation cannot tell, and why."""
+"""Lists what an observation cannot tell, and why."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def unknowns(step: Step) -> tuple[str, ...]:
 def _unseen(step: Step) -> Iterator[tuple[str, str]]:
     seen = step.observation
     if step.loader() is None:
-        yield "what input costs", "no DataLoader was seen: batches the loop makes itself are part of the rest"
+        yield "what input costs", "no DataLoader was seen: batches that the loop makes itself count as rest"
     if not seen.models:
         yield "forward from the rest", "no module owning the optimizer's parameters was called"
     if step.asynchronous and seen.device is None:
         yield "launch- from compute-bound", "no device profile was taken"
     if not seen.samples_per_second or not math.isfinite(seen.samples_per_second):
-        yield "the samples a second", "the number of samples in a batch was not seen"
+        yield "samples per second", "the number of samples in a batch was not seen"
     if len(seen.step_ms) < ENOUGH_STEPS:
         yield "these figures from chance", f"only {len(seen.step_ms)} steps were measured"
     if not seen.losses:
@@ -43,10 +43,10 @@ def _of_the_ceiling(step: Step) -> Iterator[tuple[str, str]]:
         yield "how fast it would run without input", note.rstrip(".")
     elif step.share(DATA) >= BOUND and ratio < NO_FASTER:
         waiting = percent(step.share(DATA))
-        yield f"what the {waiting} of waiting for data cost", f"a cached batch ran no faster ({times(ratio)})"
+        yield f"what the {waiting} spent waiting for data cost", f"a cached batch ran no faster ({times(ratio)})"
     elif step.share(DATA) < HIDDEN and 1.0 - 1.0 / ratio >= BOUND:
         yield (
             f"why a cached batch ran {times(ratio)} as fast",
-            f"the loop waits for data only {percent(step.share(DATA))} of a step: batches of unequal size, "
+            f"the loop waits for data only {percent(step.share(DATA))} of a step: perhaps batches of unequal size, "
             "or workers that compete for the cores",
         )

@@ -1,4 +1,4 @@
-"""What limits the step, in one sentence with its evidence."""
+"""Says what limits the step, in one sentence with its evidence."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hotlap.records.observation import (
 )
 
 BOUND = 0.30  # of a step lost to one cause: that cause names the verdict
-MOSTLY = 0.50  # of a step
+MOSTLY = 0.50  # of a step spent in one phase
 DEVICE_BUSY = 0.80  # of a step: the device itself is the limit, whatever the host does
 HIDDEN = 0.10  # of a step waiting for data, below which a faster cached batch is not explained by waiting
-LARGE_SYNC_MS = 1.0  # on CPU, where a read waits for nothing
-NO_FASTER = 1.1  # a cached batch below this ratio contradicts a wait for data
+LARGE_SYNC_MS = 1.0  # on CPU, where a read does not wait
+NO_FASTER = 1.1  # a ceiling ratio below this contradicts a wait for data
 SLOW_LAUNCH_US = 100.0  # a launch costs about 10 µs; what takes ten times that is Python between launches
 COMPUTE_KERNELS = ("matmul", "convolution", "recurrent", "attention")
 
@@ -55,7 +55,7 @@ def _input_leads(step: Step) -> bool:
 
 
 def input_loss(step: Step) -> float:
-    """The share of a step that input costs: by the ceiling, else the wait that the device cannot hide."""
+    """Return the share of a step that input costs: by the ceiling, else the wait that the device cannot hide."""
     waiting, ratio = step.share(DATA), step.ceiling_ratio()
     if ratio is None:
         return step.share_of(min(step.ms(DATA), step.idle))
@@ -105,7 +105,7 @@ def _largest_compute_kinds(step: Step) -> str:
 
 
 def _device_idle(step: Step) -> Verdict:
-    """The host's largest occupation, as far as the device's idle time lets it be a loss, is the cause."""
+    """Blame the host's largest occupation, counted only as far as the device is idle meanwhile."""
     losses = _host_losses(step)
     name = max(losses, key=lambda cause: losses[cause])
     elsewhere = _mostly_elsewhere(step)
@@ -116,7 +116,7 @@ def _device_idle(step: Step) -> Verdict:
 
 
 def _host_losses(step: Step) -> dict[str, float]:
-    """Waiting while the device works is no loss, so none can be larger than the device's idle time."""
+    """Return the milliseconds lost per cause, at most the device's idle time: waits while it works cost nothing."""
     return {
         "sync-bound": min(step.ms(SYNC), step.idle),
         "copy-bound": min(step.ms(COPY), step.idle),
@@ -170,14 +170,14 @@ def _on_cpu(step: Step) -> Verdict:
     compute = step.issuing
     if step.share(SYNC) >= BOUND and step.ms(SYNC) >= LARGE_SYNC_MS and step.ms(SYNC) > compute:
         return "sync-bound", (
-            f"Sync-bound: {percent(step.share(SYNC))} of each step reads tensors back "
-            f"({part(step.ms(SYNC), step.total)}); on CPU no device is waited for, the calls cost this"
+            f"Sync-bound: {percent(step.share(SYNC))} of each step is spent reading tensors back "
+            f"({part(step.ms(SYNC), step.total)}); on CPU there is no device to wait for: the calls cost this"
         )
     if step.share(COPY) >= BOUND and step.ms(COPY) > compute:
         figures = part(step.ms(COPY), step.total)
         return (
             "copy-bound",
-            f"Copy-bound: {percent(step.share(COPY))} of each step copies tensors ({figures})",
+            f"Copy-bound: {percent(step.share(COPY))} of each step is spent copying tensors ({figures})",
         )
     if step.share_of(compute) >= MOSTLY:
         return "compute-bound", _compute_on_cpu(step)
@@ -188,33 +188,33 @@ def _compute_on_cpu(step: Step) -> str:
     names = sorted((FORWARD, BACKWARD, OPTIMIZER), key=lambda name: -step.ms(name))
     figures = listed(f"{name} {number(step.ms(name))}" for name in names if step.share(name) >= 0.01)
     return (
-        f"Compute-bound: {percent(step.share_of(step.issuing))} of each step computes "
+        f"Compute-bound: {percent(step.share_of(step.issuing))} of each step is spent computing "
         f"({part(step.issuing, step.total)}: {figures})"
     )
 
 
 def _mostly_elsewhere(step: Step) -> Verdict | None:
-    """Most of a step is in something no verdict is named after: say what it is."""
+    """Return a verdict where most of a step goes to something that no verdict is named after."""
     largest = step.largest_phase()
     figures = f"{percent(step.share(largest))} of each step ({part(step.ms(largest), step.total)})"
     if step.share(largest) < MOSTLY:
         return None
     if largest == REST:
-        unseen = "" if step.observation.models else " (the forward pass among it: no root module was seen)"
+        unseen = "" if step.observation.models else " (including the forward pass: no root module was seen)"
         return "unknown", f"Unknown: {figures} is in no phase hotlap can name{unseen}"
     if largest == GARBAGE:
-        return "unknown", f"Unknown: none of the usual limits, garbage collection takes {figures}"
+        return "unknown", f"Unknown: none of the usual limits apply; garbage collection takes {figures}"
     if largest.startswith(SPAN_PREFIX):
         name = largest.removeprefix(SPAN_PREFIX)
-        return "unknown", f"Unknown: none of the usual limits, your own section “{name}” takes {figures}"
+        return "unknown", f"Unknown: none of the usual limits apply; your own section “{name}” takes {figures}"
     return None
 
 
 def _balanced(step: Step) -> Verdict:
     largest = step.largest_phase()
-    device = f", the device is busy {percent(step.share_of(step.busy))}" if step.device else ""
+    device = f"; the device is busy {percent(step.share_of(step.busy))} of it" if step.device else ""
     return "balanced", (
-        f"Balanced: no large stall stands out in the step of {number(step.total)} ms; the largest part is "
+        f"Balanced: no large stall stands out in the {number(step.total)} ms step; the largest part is "
         f"{largest.removeprefix(SPAN_PREFIX)} with {percent(step.share(largest))} "
         f"({number(step.ms(largest))} ms){device}"
     )

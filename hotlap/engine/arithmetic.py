@@ -1,4 +1,4 @@
-"""How torch computes during a training, and after it as before."""
+"""How torch computes during a training; every setting is restored when it ends."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Buffer = tuple[dict[str, Any], str, torch.Tensor]  # where it is held, and under
 
 
 def device_from(wanted: torch.device | str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """Return the device; "auto" is the GPU if there is one."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(wanted)
     except (RuntimeError, TypeError) as error:
-        raise NoDevice(f'device={wanted!r} is none; use "cpu", "cuda", "cuda:1" or "auto"') from error
+        raise NoDevice(f'device={wanted!r} is not a device; use "cpu", "cuda", "cuda:1" or "auto"') from error
     if device.type not in ("cpu", "cuda"):
-        raise NoDevice(f"device={str(wanted)!r}: the engine trains on cpu or cuda")
+        raise NoDevice(f'device={str(wanted)!r}: the engine trains only on a CPU or a GPU; use "cpu" or "cuda"')
     if device.type == "cuda" and not torch.cuda.is_available():
         raise NoDevice(f'device={str(wanted)!r}, but torch sees no GPU; use device="cpu" or "auto"')
     return torch.device("cuda", torch.cuda.current_device()) if str(device) == "cuda" else device
@@ -36,9 +36,9 @@ def device_from(wanted: torch.device | str) -> torch.device:
 
 @contextlib.contextmanager
 def computing(recipe: Recipe) -> Iterator[None]:
-    """TF32 as the recipe says and convolutions chosen by measurement, on CUDA; oneDNN and threads, on a CPU."""
+    """Set TF32 and cuDNN's measured choice of convolutions on CUDA, oneDNN and threads on a CPU; restore them after."""
     way = processor.present()
-    processor.use(processor.asked_for(recipe))
+    processor.use(processor.requested_way(recipe))
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
     torch.set_float32_matmul_precision("highest" if recipe.precision == "fp32" else "high")
     torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
@@ -53,7 +53,7 @@ def computing(recipe: Recipe) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recomputing(model: nn.Module, blocks: bool | tuple[str, ...], device: torch.device) -> Iterator[None]:
-    """These blocks keep no activations: backward computes them again, with the same random numbers."""
+    """Let these blocks keep no activations: backward computes them again, with the same random numbers."""
     chosen = [(block, vars(block).get("forward")) for block in blocks_of(model, blocks)]
     for block, _ in chosen:
         block.forward = _recomputed(block, may_be_captured=device.type != "cpu")
@@ -73,13 +73,18 @@ def blocks_of(model: nn.Module, blocks: bool | tuple[str, ...]) -> list[nn.Modul
         return children if blocks else []
     known = dict(model.named_modules())
     if missing := [name for name in blocks if name not in known]:
-        raise BadRecipe(f"activation_checkpointing names {missing[0]!r}, which the model does not have")
+        raise BadRecipe(
+            f"activation_checkpointing names {missing[0]!r}, which the model does not have; "
+            "use names from model.named_modules()"
+        )
     return [known[name] for name in blocks]
 
 
 def _recomputed(block: nn.Module, may_be_captured: bool) -> Callable[..., Any]:
-    """Putting random streams back is not possible inside a graph: there a block that drew nothing at its first call
-    goes without."""
+    """Recompute a block in the backward pass.
+
+    Random streams cannot be restored inside a graph: there a block that drew nothing at its first call does without.
+    """
     plain = block.forward
     draws = None if may_be_captured else True
 
@@ -101,7 +106,7 @@ def _recomputed(block: nn.Module, may_be_captured: bool) -> Callable[..., Any]:
 
 
 def _moving_buffers(block: nn.Module) -> list[Buffer]:
-    """As they are before the first forward, which may move them on: a carried state, the vectors of a spectral norm."""
+    """Copy the buffers that a first forward may advance, such as a carried state or the vectors of a spectral norm."""
     holders = [module._buffers for module in block.modules() if not isinstance(module, _NormBase)]
     return [
         (held, name, buffer.detach().clone()) for held in holders for name, buffer in held.items() if buffer is not None
@@ -110,7 +115,7 @@ def _moving_buffers(block: nn.Module) -> list[Buffer]:
 
 @contextlib.contextmanager
 def _again(block: nn.Module, before: list[Buffer]) -> Iterator[None]:
-    """The second forward of a step: begun as the first one was, and leaving nothing behind."""
+    """Start the second forward of a step from the buffers of the first, and leave no trace of it."""
     after = [(held, name, held[name]) for held, name, _ in before]
     for held, name, buffer in before:
         held[name] = buffer
@@ -139,5 +144,5 @@ def _statistics_untouched(block: nn.Module) -> Iterator[None]:
                 count.copy_(saved)
 
 
-def same_device_streams(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in ("torch", "cuda") if name in one)
+def same_device_streams(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    return all(torch.equal(before[name], after[name]) for name in ("torch", "cuda") if name in before)

@@ -1,4 +1,4 @@
-"""The user's own functions, called between steps; what they cost is measured and said."""
+"""The user's own functions, called between steps; the time they take is measured and reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AT_LEAST = 0.05  # seconds
 
 
 class Callbacks:
-    """A callback that returns "stop" ends the training after the epoch; what else it returns is ignored."""
+    """A callback that returns "stop" ends the training after the epoch; any other value is ignored."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = list(callbacks)
@@ -23,9 +23,9 @@ class Callbacks:
     def call(self, record: StepRecord | EpochRecord) -> None:
         for number, callback in enumerate(self.callbacks):
             started = time.perf_counter()
-            answer = callback(record)
+            returned = callback(record)
             self.seconds[number] += time.perf_counter() - started
-            if isinstance(answer, str) and answer == "stop":  # an array would be compared element by element
+            if isinstance(returned, str) and returned == "stop":  # an array would be compared element by element
                 self.stopped_by = self.stopped_by or name_of(callback)
 
     @property
@@ -33,7 +33,7 @@ class Callbacks:
         return [name_of(callback) for callback in self.callbacks]
 
     def slow(self, training: float) -> list[str]:
-        """A line for each that took a share of the time worth knowing."""
+        """Return a line for each callback that took a notable share of the training time."""
         return [
             f"callback {name} held the training up: {seconds:.2f} s, {seconds / training:.0%} of its time"
             for name, seconds in zip(self.names, self.seconds, strict=True)

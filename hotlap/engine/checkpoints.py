@@ -31,7 +31,7 @@ HELD_SECONDS = 0.2  # at most
 
 
 class PlainList(list[Any]):
-    """Plain values that nobody changes any more: they need not be copied one by one."""
+    """Plain values that no longer change, so that they need not be copied one by one."""
 
 
 def every_name(epoch: int) -> str:
@@ -39,9 +39,9 @@ def every_name(epoch: int) -> str:
 
 
 class Writer:
-    """Takes one state at a time; the training waits only where the disk is slower than the checkpoints come.
+    """Writes one state at a time; the training waits only if the disk is slower than the checkpoints come.
 
-    Writing takes the interpreter from the training thread, five milliseconds at a time. So it is held back a little,
+    Writing takes the interpreter from the training thread, five milliseconds at a time, so it is held back a little,
     until that thread waits for the device anyway.
     """
 
@@ -55,17 +55,17 @@ class Writer:
         self._free = threading.Event()
 
     def prepare(self) -> None:
-        """Before the first step: what cannot be written is told then, and what a killed run left half written goes."""
+        """Raise before the first step if nothing can be written, and remove what killed runs left half written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(".*.pt.*.tmp"):
-                if not _is_alive(int(left.name.split(".")[-2])):
-                    left.unlink(missing_ok=True)
+            for leftover in self.folder.glob(".*.pt.*.tmp"):
+                if not _is_alive(int(leftover.name.split(".")[-2])):
+                    leftover.unlink(missing_ok=True)
         except (OSError, ValueError) as error:
             raise CheckpointNotWritten(f"no checkpoint can be written to {self.folder}: {error}") from error
 
     def put(self, state: State, names: Sequence[str]) -> None:
-        """The state as it is now: what the next step changes is no longer part of it."""
+        """Hand over the state as it is now; what later steps change is not written."""
         aside, ready = set_aside(state)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="hotlap-checkpoints", daemon=True)
@@ -79,11 +79,11 @@ class Writer:
         self.waited += time.perf_counter() - started
 
     def go_on(self) -> None:
-        """The training thread has nothing to do for now."""
+        """Let the writer work: the training thread has nothing to do for now."""
         self._free.set()
 
     def close(self) -> None:
-        """Everything that was handed over is on the disk, or the error is raised that prevented it."""
+        """Wait until everything handed over is on the disk, or raise the error that prevented it."""
         self.go_on()
         if self._thread is not None:
             self._queue.put(None)
@@ -94,7 +94,7 @@ class Writer:
             raise CheckpointNotWritten(f"{why}; last good: {self.last_good}")
 
     def drain(self) -> None:
-        """Waits until what was handed over is written; errors are kept for the end."""
+        """Wait until everything handed over is written; errors are raised by `close`."""
         self.go_on()
         self._queue.join()
 
@@ -109,7 +109,7 @@ class Writer:
         self._queue.task_done()
 
     def _write(self, state: State, ready: Callable[[], None], names: Sequence[str]) -> None:
-        """The first name last: what is resumed must not know of a best checkpoint that is not there."""
+        """Write the first name last: a checkpoint to resume must not know of a best one that does not exist."""
         written: Path | None = None
         for name in (*names[1:], names[0]):
             try:
@@ -123,7 +123,7 @@ class Writer:
 
 
 def set_aside(state: State) -> tuple[State, Callable[[], None]]:
-    """A copy in host memory, and what waits until it has arrived there; the training goes on meanwhile."""
+    """Return a copy in host memory and a function that waits until it has arrived; training continues meanwhile."""
     on_device: list[torch.device] = []
 
     def copied(value: Any) -> Any:
@@ -145,8 +145,8 @@ def set_aside(state: State) -> tuple[State, Callable[[], None]]:
             return value.item()
         if not isinstance(value, PLAIN):
             raise CheckpointNotWritten(
-                f"the state has a {type(value).__name__}, {value!r}, "
-                "which a checkpoint that is safe to load cannot hold; keep plain values in the optimizer's groups"
+                f"the state holds {value!r} of type {type(value).__name__}, "
+                "which a checkpoint that is safe to load cannot hold; keep only plain values in the optimizer's groups"
             )
         return value
 
@@ -159,7 +159,7 @@ def set_aside(state: State) -> tuple[State, Callable[[], None]]:
 
 
 def write(state: State, path: Path, same: Path | None = None) -> Path:
-    """Replaced at once or left as it was. `same` has the state already."""
+    """Replace the file at once, or leave it unchanged. `same` is a file that already holds the state."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -200,7 +200,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def load(path: Path) -> State:
-    """The state, every byte of it checked; raises with the last good checkpoint beside it."""
+    """Return the state after checking every byte of it; an error names the last good checkpoint in the folder."""
     if not path.exists():
         raise NothingToResume(f"nothing to resume: {path} does not exist; start once without resume")
     why = damage(path)
@@ -209,16 +209,16 @@ def load(path: Path) -> State:
         missing = [name for name in PARTS if name not in state]
         if state.get("format") == FORMAT and not missing:
             return state
-        why = f"it has format {state.get('format')!r}, this version reads {FORMAT}"
+        why = f"it has format {state.get('format')!r}, but this version reads {FORMAT}"
         if state.get("format") == FORMAT:
             why = f"it has no {missing[0]!r}"
     good = last_good(path)
-    others = f"the last good one is {good}" if good else "there is no other in its folder"
-    raise CheckpointDamaged(f"{path} cannot be read: {why}; {others}")
+    hint = f"the last good one is {good}" if good else "there is no good one in its folder"
+    raise CheckpointDamaged(f"{path} cannot be read: {why}; {hint}")
 
 
 def damage(path: Path) -> str | None:
-    """Why it is no checkpoint of ours, or None. Reads all of it: a flipped bit shows in a checksum."""
+    """Return why the file is not a good checkpoint, or None. Reads all of it: a flipped bit shows in a checksum."""
     try:
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
@@ -233,9 +233,9 @@ def damage(path: Path) -> str | None:
 
 
 def last_good(path: Path) -> Path | None:
-    """The newest whole checkpoint in the same folder."""
-    others = [file for file in path.parent.glob("*.pt") if file != path]
-    for file in sorted(others, key=lambda other: other.stat().st_mtime_ns, reverse=True):
+    """Return the newest undamaged checkpoint in the same folder."""
+    candidates = [file for file in path.parent.glob("*.pt") if file != path]
+    for file in sorted(candidates, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         if damage(file) is None:
             return file
     return None

@@ -1,4 +1,4 @@
-"""How the step is run: captured, compiled, both or neither, by a short measurement on real batches."""
+"""How the step is run: captured, compiled, both or neither, chosen by a short measurement on real batches."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ WARM_UP = 3  # cuDNN, cuBLAS and the compiler choose and allocate before anythin
 MEASURED_SECONDS = 0.2
 MOST_REPETITIONS = 50
 MOST_TURNS = 20
-CLEARLY = 0.87  # a way that rounds otherwise is taken only where it is clearly faster: runs repeat themselves
+CLEARLY = 0.87  # a way that rounds differently is taken only if it is clearly faster, so that runs repeat themselves
 NEAR = 0.2  # of an update's norm: kernels that add in another order differ by less, a wrong replay by all of it
 COMPILE_PAYS_FROM = 300.0  # seconds of training ahead: compiling takes up to a minute and gains some ten per cent
 
 
 @dataclass(frozen=True)
 class Mode:
-    """`eager` is neither captured nor compiled. Forked: in a graph, with weight gradients beside the backward."""
+    """`eager` is neither captured nor compiled; `forked` is a graph with weight gradients beside the backward pass."""
 
     graph: bool = False
     compiled: bool = False
@@ -48,10 +48,10 @@ class Mode:
 
 @dataclass(frozen=True)
 class Trial:
-    """Work that does one full window from the present state on, and how to return to that state."""
+    """Work that does one full window from the present state, and how to return to that state."""
 
     work: Callable[[Mode], Work]
-    kept: Snapshot
+    snapshot: Snapshot
     traces: Callable[[], HostTraces]
     parameters: Sequence[Tensor]
     recorder: Recorder | None
@@ -69,7 +69,7 @@ class ExecutionChoice:
 
 
 class Attempts:
-    """The modes tried, each from the same state, to which each returns."""
+    """The modes tried; each starts from the same state and returns to it."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -77,8 +77,8 @@ class Attempts:
         self.failed: dict[Mode, str] = {}
 
     def add(self, modes: Sequence[Mode], timed: bool) -> None:
-        """On a GPU each is timed before the next is made, so that one at a time takes memory; on a CPU they take turns,
-        since other programs come and go.
+        """Try these modes. On a GPU each is timed before the next is made, so that only one at a time takes memory;
+        on a CPU they take turns, since other programs come and go.
         """
         at_once = timed and self.trial.recorder is not None
         for mode in modes:
@@ -93,7 +93,7 @@ class Attempts:
                     raise
                 self.failed[mode] = _first_line(error)
             finally:
-                self.trial.kept.put_back()
+                self.trial.snapshot.put_back()
         if timed and not at_once:
             self._by_turns()
 
@@ -111,7 +111,7 @@ class Attempts:
 
     @property
     def seconds(self) -> float:
-        """Of the fastest, a step."""
+        """The time of a step in the fastest mode."""
         return min((seconds for seconds, _ in self.runs.values()), default=0.0)
 
     def best(self) -> ExecutionChoice:
@@ -125,7 +125,7 @@ class Attempts:
 
 
 def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> ExecutionChoice:
-    """The fastest of the modes that work, or the one wanted; the state is as it was before, to the bit."""
+    """Return the fastest of the modes that work, or the one wanted; the state is restored to the bit."""
     attempts = Attempts(trial)
     if wanted is not None:
         attempts.add([wanted], timed=False)
@@ -146,14 +146,14 @@ def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Executio
 
 
 def needs_no_trial(recipe: Recipe, can_capture: bool, seconds_ahead: float) -> bool:
-    """Only one way to run the step is worth trying: as it is."""
+    """Return whether the step is worth running only as it is, neither captured nor compiled."""
     compiles = recipe.compile == "on" or (recipe.compile == "auto" and seconds_ahead >= COMPILE_PAYS_FROM)
     captures = recipe.graph == "on" or (recipe.graph == "auto" and can_capture)
     return not compiles and not captures
 
 
 class NotReplayable(Exception):
-    """A step that a replay would not repeat."""
+    """A replay would not repeat this step."""
 
 
 def _made(trial: Trial, mode: Mode) -> Work:
@@ -167,24 +167,24 @@ def _made(trial: Trial, mode: Mode) -> Work:
     if mode.forked:
         expected = _rehearsed(trial, trial.work(Mode()))  # so that it is compared with a step without forks
     replay = trial.recorder.capture(work)
-    trial.kept.put_back()
+    trial.snapshot.put_back()
     before = [parameter.detach().clone() for parameter in trial.parameters]
     replay()
     apart = disagreement(expected, moved(list(trial.parameters), before))
-    trial.kept.put_back()
+    trial.snapshot.put_back()
     if apart > NEAR:
-        raise NotReplayable(f"a replay trains otherwise than the step itself (by {apart:.0%} of it)")
+        raise NotReplayable(f"a replay trains differently from the step itself (by {apart:.0%} of its update)")
     return replay
 
 
 def _rehearsed(trial: Trial, work: Work) -> list[Tensor]:
-    """How the parameters move in one step; refuses a step that leaves traces on the host."""
+    """Return how the parameters move in one step; raise if the step leaves traces on the host."""
     _warm_up(trial, work)
     traces, before = trial.traces(), [parameter.detach().clone() for parameter in trial.parameters]
     work()
     why = traces.why_not()
     found = moved(list(trial.parameters), before)
-    trial.kept.put_back()
+    trial.snapshot.put_back()
     if why is not None:
         raise NotReplayable(why)
     return found
@@ -193,13 +193,13 @@ def _rehearsed(trial: Trial, work: Work) -> list[Tensor]:
 def _warm_up(trial: Trial, work: Work) -> None:
     for _ in range(WARM_UP):
         work()
-        trial.kept.put_back()
+        trial.snapshot.put_back()
 
 
 def _seconds(trial: Trial, run: Work) -> float:
-    """A step's time, the median of three rounds that begin at the same state. Host syncs, once a phase."""
+    """Return a step's time, the median of three rounds from the same state. Host syncs, once per phase."""
     run()
-    trial.kept.put_back()
+    trial.snapshot.put_back()
     once = _round(trial, run, 1)
     most = min(MOST_REPETITIONS, trial.windows)
     count = max(1, min(most, int(MEASURED_SECONDS / 3 / max(once, 1e-6))))
@@ -213,7 +213,7 @@ def _round(trial: Trial, run: Work, count: int) -> float:
         run()
     _finish(trial)
     elapsed = time.perf_counter() - started
-    trial.kept.put_back()
+    trial.snapshot.put_back()
     return elapsed / count
 
 
@@ -235,5 +235,5 @@ def _line(best: Mode, runs: dict[Mode, tuple[float, Work]], failed: dict[Mode, s
 
 
 def compiled_loss(loss_of: LossOf) -> LossOf:
-    """Full batches have one shape; the shorter last one is run as it is."""
+    """Compile for the one shape of full batches; the shorter last batch runs uncompiled."""
     return torch.compile(loss_of, dynamic=False)

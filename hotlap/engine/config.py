@@ -1,7 +1,7 @@
-"""Hyper-parameters from TOML or JSON, checked: every key known, every value of its type and in its range.
+"""Hyper-parameters from TOML or JSON: every key must be known, and every value of its type and in its range.
 
 A schema is a frozen dataclass, nested as the file is; `value(…)` gives a field its range. Errors name the file, the key
-with its path, the value, and what is right.
+with its path, the value, and what is allowed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_SHOWN = 80  # letters of a wrong value in an error
 
 
 class ConfigInvalid(EngineError):
-    """A configuration that cannot be used, with file and key."""
+    """The configuration cannot be used; the message names file and key."""
 
 
 def value(
@@ -35,14 +35,14 @@ def value(
     above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A field with a range."""
+    """Return a dataclass field with a range."""
     limits = {"at least": at_least, "above": above, "at most": at_most, "below": below}
     metadata = {"limits": {name: limit for name, limit in limits.items() if limit is not None}}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def read(path: Path | str, schema: type[T], base: Mapping[str, Any] | None = None) -> T:
-    """The file as an instance of `schema`; what it leaves out is taken from `base`, then from the schema's defaults."""
+    """Read the file as an instance of `schema`; missing keys come from `base`, then from the schema's defaults."""
     content = parsed(Path(path))
     return build(schema, merged(base or {}, content), str(path))
 
@@ -55,20 +55,20 @@ def parsed(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigInvalid(f"{path}: it cannot be read ({error})") from error
     if path.suffix not in (".toml", ".json"):
-        raise ConfigInvalid(f"{path}: a configuration is a .toml or a .json file")
+        raise ConfigInvalid(f"{path}: a configuration must be a .toml or .json file")
     try:
         content = json.loads(text, object_pairs_hook=section) if path.suffix == ".json" else toml(text, path)
     except ValueError as error:  # both parsers' errors are of this kind, and say line and column
         raise ConfigInvalid(f"{path}: {error}") from error
     except RecursionError as error:
-        raise ConfigInvalid(f"{path}: it is nested too deeply; use as many levels as the schema has") from error
+        raise ConfigInvalid(f"{path}: it is nested too deeply; use no more levels than the schema has") from error
     if not isinstance(content, dict):
         raise ConfigInvalid(f"{path}: it must hold keys and values, not {kind_of(content)}")
     return content
 
 
 def section(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; TOML refuses a key given twice by itself."""
+    """Build a JSON object and refuse a key given twice, as TOML does by itself."""
     content: dict[str, Any] = {}
     for name, given in pairs:
         if name in content:
@@ -78,17 +78,17 @@ def section(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def toml(text: str, path: Path) -> dict[str, Any]:
-    for name in ("tomllib", "tomli"):  # Python 3.10 has none of its own
+    for name in ("tomllib", "tomli"):  # Python 3.10 has no tomllib
         try:
             content: dict[str, Any] = importlib.import_module(name).loads(text)
             return content
         except ImportError:
             continue
-    raise ConfigInvalid(f"{path}: this Python reads no TOML by itself; type: pip install tomli, or write it as JSON")
+    raise ConfigInvalid(f"{path}: this Python cannot read TOML; type: pip install tomli, or write the file as JSON")
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, section by section."""
+    """Return `over` on top of `base`, section by section."""
     result = dict(base)
     for name, given in over.items():
         inner = result.get(name)
@@ -98,7 +98,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(schema: type[T], content: Mapping[str, Any], file: str, path: str = "") -> T:
-    """An instance of a dataclass from plain values, everything checked."""
+    """Build an instance of a dataclass from plain values, checking everything."""
     types_of, known = get_type_hints(schema), {field.name: field for field in dataclasses.fields(schema)}  # type: ignore[arg-type]
     for name in content:
         if name not in known:
@@ -133,8 +133,8 @@ def checked(given: Any, wanted: Any, field: dataclasses.Field[Any], file: str, w
 
 
 def converted(given: Any, wanted: Any, file: str, where: str) -> Any:
-    """The value in its type; a whole number is taken for a number, text for a path, and nothing else for anything
-    else. "none" is none where that is an option."""
+    """Convert a value to its type: a whole number may stand for a number and text for a path, nothing else for anything
+    else. "none" means None where that is an option."""
     options = options_of(wanted)
     for option in sorted(options, key=lambda kind: kind is not type(None)):
         if fits(given, option):
@@ -147,7 +147,7 @@ def options_of(wanted: Any) -> tuple[Any, ...]:
 
 
 def fits(given: Any, option: Any) -> bool:
-    """Whether a value is of this kind; what is inside a list or a section is looked at when it is taken."""
+    """Return whether a value is of this kind; the contents of a list or a section are checked by `taken`."""
     kind = get_origin(option) or option
     if kind is type(None):
         return given is None or given == "none"  # TOML has no null
@@ -186,7 +186,7 @@ def taken(given: Any, option: Any, file: str, where: str) -> Any:
 
 
 def item_types(option: Any, given: list[Any], file: str, where: str) -> Sequence[Any]:
-    """The type of each value: one for all, or in a tuple without `...` one for each place."""
+    """Return the type of each value: the same for all, or in a tuple without `...` one for each position."""
     inner = get_args(option)
     if not is_fixed(option):
         return [inner[0] if inner else type(item) for item in given]
@@ -205,7 +205,7 @@ def finite(given: float, file: str, where: str) -> float:
     except OverflowError as error:
         raise ConfigInvalid(f"{file}: {where} = {shown(given)} is too large for a number; use at most 1e308") from error
     if not math.isfinite(number):
-        raise ConfigInvalid(f"{file}: {where} = {number} is no finite number")
+        raise ConfigInvalid(f"{file}: {where} = {number} is not a finite number")
     return number
 
 
@@ -227,7 +227,7 @@ def in_full(limit: float) -> str:
 
 
 def numbers_in(given: Any) -> Iterator[float]:
-    """A field's range is that of every number in it; a section has ranges of its own."""
+    """Yield every number in a value, since a field's range holds for each; a section has ranges of its own."""
     if isinstance(given, tuple | list | dict):
         for item in given.values() if isinstance(given, dict) else given:
             yield from numbers_in(item)

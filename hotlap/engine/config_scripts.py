@@ -1,4 +1,4 @@
-"""`--config FILE|TEMPLATE` for a training script: a typed configuration below the script's own options, which win.
+"""`--config FILE|TEMPLATE` for a training script: a typed configuration, overridden by the script's own options.
 
 given = configured(arguments, ("lstm", "gru"))
 options = parser.parse_args(given.arguments())
@@ -27,7 +27,7 @@ SHARED = ("epochs", "batch_size", "learning_rate", "seed")
 
 @dataclass(frozen=True)
 class ScriptArguments:
-    """`config` is None where none was named; `rest` are the arguments without it."""
+    """`config` is None if none was named; `rest` holds the arguments without it."""
 
     config: Any
     rest: list[str]
@@ -37,27 +37,30 @@ class ScriptArguments:
         return None if self.config is None else self.config.training
 
     def arguments(self, **others: object) -> list[str]:
-        """For the script's own parser: what the configuration says, then the user's options. None says nothing."""
+        """Return arguments for the script's own parser: the configuration's values, then the user's options.
+
+        A value of None is left out.
+        """
         if self.training is None:
             return self.rest
         values = {name: getattr(self.training, name) for name in SHARED} | others
-        told = {name.replace("_", "-"): value for name, value in values.items() if value is not None}
-        return [word for name, value in told.items() for word in (f"--{name}", str(value))] + self.rest
+        options = {name.replace("_", "-"): value for name, value in values.items() if value is not None}
+        return [word for name, value in options.items() for word in (f"--{name}", str(value))] + self.rest
 
     def settled(self, settings: object, device: torch.device, usual: TrainingConfig, **decided: Any) -> TrainingConfig:
-        """The configuration, or the `usual` training without one; what the script's options decided since wins.
+        """Return the configuration, or the `usual` training without one, with what the script's options decided.
 
-        Half precision is for GPUs: processors without it are a hundred times slower, so there it is float32.
+        Half precision is for GPUs: CPUs without it are a hundred times slower, so they use float32.
         """
         shared = {name: getattr(settings, name) for name in SHARED}
         training = dataclasses.replace(usual if self.training is None else self.training, **shared, **decided)
         if device.type == "cuda" or training.precision in ("fp32", "tf32"):
             return training
-        to_stderr(f"precision {training.precision} is for CUDA; float32 on {device}")
+        to_stderr(f"precision {training.precision} is for CUDA; using float32 on {device}")
         return dataclasses.replace(training, precision="fp32")
 
     def decay(self, optimizer: Optimizer) -> Optimizer:
-        """With the weight decay of the configuration, where there is one."""
+        """Set the configuration's weight decay on the optimizer, if there is a configuration."""
         if self.training is not None:
             for group in optimizer.param_groups:
                 group["weight_decay"] = self.training.weight_decay
@@ -65,13 +68,13 @@ class ScriptArguments:
 
 
 def configured(arguments: Sequence[str] | None, templates: tuple[str, ...]) -> ScriptArguments:
-    """Reads `--config` out of the arguments; a wrong one ends the program with exit code 2, as a wrong option does."""
+    """Read `--config` from the arguments; an invalid one ends the program with exit code 2, like an invalid option."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(
         "--config",
         metavar="FILE|TEMPLATE",
         help=f"hyper-parameters: {', '.join(templates)}, or a .toml or .json file that begins with template = one of "
-        "them; options given beside it win",
+        "them; other options override it",
     )
     found, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
     if {"-h", "--help"} & set(rest):
@@ -84,12 +87,12 @@ def configured(arguments: Sequence[str] | None, templates: tuple[str, ...]) -> S
         field.name for field in dataclasses.fields(LoadingConfig) if config and getattr(config.loading, field.name)
     ]
     if unused:
-        to_stderr(f"loading.{', loading.'.join(unused)}: not used, this pipeline keeps its data in memory")
+        to_stderr(f"loading.{', loading.'.join(unused)}: not used, since this pipeline keeps its data in memory")
     return ScriptArguments(config, rest)
 
 
 def read(named: str, templates: tuple[str, ...]) -> Any:
-    """A template by name, or a file; it must be one of `templates`."""
+    """Read a template by name, or a file based on one; the template must be one of `templates`."""
     if named in SCHEMAS:
         require_one_of(named, templates, named)
         return config_templates.template(named)

@@ -1,6 +1,6 @@
 """The reports' hyper-parameters as typed templates: `template("lstm")`, or a file that begins with `template = "lstm"`.
 
-Training with other values than a report used is another training; the templates say where theirs come from.
+Training with values other than a report's is a different training; the templates say where theirs come from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hotlap.engine.schedule import Cosine, Linear, Schedule
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What becomes the trainer's recipe, and the optimizer's own numbers."""
+    """The fields of the trainer's recipe, and the optimizer's own numbers."""
 
     batch_size: int = value(at_least=1)
     epochs: int = value(at_least=1)
@@ -49,7 +49,7 @@ class TrainingConfig:
         return kind(end=self.schedule_end, by=self.schedule_by)
 
     def recipe(self, checkpoints: Checkpoints | None = None, **others: Any) -> Recipe:
-        """For `Trainer`; `others` are fields of the recipe that no file should decide, such as `monitor`."""
+        """Return the recipe for `Trainer`; `others` are fields that no file should decide, such as `monitor`."""
         names = (
             "batch_size", "evaluation_batch", "accumulate", "clip", "precision", "channels_last", "compile", "graph",
             "drop_last", "warmup", "ema", "patience", "seed",
@@ -60,7 +60,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class TwoPhases(TrainingConfig):
-    """First the head alone, on the frozen part, at `learning_rate`; then everything at `full_learning_rate`."""
+    """The head alone is trained first, on the frozen part, at `learning_rate`; then all at `full_learning_rate`."""
 
     frozen_epochs: int = value(0, at_least=0)
     full_learning_rate: float = value(0.001, above=0, at_most=10)
@@ -68,18 +68,19 @@ class TwoPhases(TrainingConfig):
     def __post_init__(self) -> None:
         if self.frozen_epochs >= self.epochs:
             raise ConfigInvalid(
-                f"training.frozen_epochs = {self.frozen_epochs} leaves none of {self.epochs} epochs for all"
+                f"training.frozen_epochs = {self.frozen_epochs} leaves none of the {self.epochs} epochs "
+                "to train everything; use fewer"
             )
 
     def phases(self, frozen: tuple[str, ...]) -> tuple[Phase, ...]:
-        """`frozen` are the names the frozen parameters begin with."""
+        """Return the phases; `frozen` holds the prefixes of the names of the frozen parameters."""
         rest = Phase(self.epochs - self.frozen_epochs, (), self.full_learning_rate, fresh_optimizer=True)
         return (Phase(self.frozen_epochs, frozen, self.learning_rate), rest) if self.frozen_epochs else (rest,)
 
 
 @dataclass(frozen=True)
 class LoadingConfig:
-    """For data that is streamed; resident data needs none of it. None: chosen from the machine."""
+    """Settings for streamed data; resident data needs none of them. None: chosen for the machine."""
 
     threads: int | None = value(None, at_least=1, at_most=256)
     ahead: int | None = value(None, at_least=2, at_most=1024)
@@ -146,12 +147,12 @@ SCHEMAS: Mapping[str, type[Config]] = {
 
 
 def template(name: str, **sections: Mapping[str, Any]) -> Any:
-    """A template, with some values changed: `template("lstm", training={"epochs": 5})`."""
+    """Return a template with some values changed: `template("lstm", training={"epochs": 5})`."""
     return config.build(schema_of(name, "template"), config.merged(content_of(name), sections), f"template {name}")
 
 
 def load(path: Path | str) -> Any:
-    """A file that begins with `template = "…"` and holds what it changes of it."""
+    """Load a file that begins with `template = "…"` and holds only the values it changes."""
     name = template_of(path)
     content = config.parsed(Path(path))
     del content["template"]
@@ -159,10 +160,10 @@ def load(path: Path | str) -> Any:
 
 
 def template_of(path: Path | str) -> str:
-    """The template that a file begins with."""
+    """Return the name of the template that a file begins with."""
     name = config.parsed(Path(path)).get("template")
     if not isinstance(name, str):
-        raise ConfigInvalid(f"{path}: template is missing; begin with one of {', '.join(SCHEMAS)}")
+        raise ConfigInvalid(f"{path}: template is missing; begin with template = one of {', '.join(SCHEMAS)}")
     schema_of(name, f"{path}: template")
     return name
 
@@ -170,7 +171,7 @@ def template_of(path: Path | str) -> str:
 def schema_of(name: str, where: str) -> type[Config]:
     if name not in SCHEMAS:
         near = difflib.get_close_matches(name.lower(), SCHEMAS, 1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? There are" if near else "use one of"
+        hint = f"did you mean {near[0]!r}? Use one of" if near else "use one of"
         raise ConfigInvalid(f"{where} = {name!r} is not known; {hint} {', '.join(SCHEMAS)}")
     return SCHEMAS[name]
 

@@ -1,4 +1,4 @@
-"""What the engine refuses or stops with, each as one clear line.
+"""The errors of the engine, each with a message of one clear line.
 
 EngineError
 ├── BadRecipe                    a value that cannot be trained with, or two that contradict each other
@@ -7,11 +7,11 @@ EngineError
 ├── EmptySplit                   a split with no row to train or evaluate on
 ├── BatchTooLarge                a batch size beyond the rows of the split
 ├── CaptureFailed                graph="on", and the step cannot be one CUDA graph
-├── NonFiniteLoss                the loss, or a weight, is no number any more; has the step and the last good checkpoint
+├── NonFiniteLoss                the loss or a weight is no longer finite; names the step and the last good checkpoint
 └── CheckpointError
-    ├── NothingToResume          no checkpoint where one was asked for
-    ├── CheckpointDamaged        cut short, changed or not one of ours; names the last good one
-    ├── CheckpointOfAnotherModel other parameters, shapes, data or batch size than what is to be trained on
+    ├── NothingToResume          no checkpoint where one was requested
+    ├── CheckpointDamaged        cut short, changed or not written by the engine; names the last good one
+    ├── CheckpointOfAnotherModel its parameters, shapes, data or batch size differ from this run's
     └── CheckpointNotWritten     the disk refused it
 
 The data side adds its own below EngineError (hotlap/engine/data/errors.py).
@@ -23,7 +23,7 @@ from pathlib import Path
 
 
 class EngineError(Exception):
-    """What happened, with which value, and what to change, in one line."""
+    """The message says in one line what happened, with which value, and what to change."""
 
 
 class BadRecipe(EngineError):
@@ -51,13 +51,13 @@ class CaptureFailed(EngineError):
 
 
 class NonFiniteLoss(EngineError):
-    """The step is counted from 1 over the whole run; the checkpoint is None where none was kept."""
+    """The step is counted from 1 over the whole run; the checkpoint is None if none was saved."""
 
     def __init__(
         self, step: int, epoch: int, value: float, checkpoint: Path | None, what: str = "the loss is {value} at"
     ) -> None:
-        kept = f"last good checkpoint: {checkpoint}" if checkpoint else "no checkpoint was kept"
-        super().__init__(f"{what.format(value=value)} step {step} (epoch {epoch}); {kept}")
+        saved = f"last good checkpoint: {checkpoint}" if checkpoint else "no checkpoint was saved"
+        super().__init__(f"{what.format(value=value)} step {step} (epoch {epoch}); {saved}")
         self.step, self.epoch, self.value, self.checkpoint = step, epoch, value, checkpoint
 
 

@@ -1,4 +1,4 @@
-"""Evaluation in large batches, without autograd, read once."""
+"""Evaluation in large batches, without autograd; the scores are read once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hotlap.engine.data.errors import DataMismatch
-from hotlap.engine.data.sources import with_rows_asked
+from hotlap.engine.data.sources import with_requested_rows
 from hotlap.engine.errors import EmptySplit
 from hotlap.engine.metrics import Metric, read
 from hotlap.engine.seam import AnySource, Batch, Resident
@@ -18,7 +18,7 @@ from hotlap.engine.update import Forward
 
 
 class Evaluation:
-    """Halves its batches where the memory does not suffice, and says so."""
+    """Evaluates a source; when memory runs out it halves its batches and says so."""
 
     def __init__(self, forward: Forward, metrics: Mapping[str, Metric], batch: int, say: Callable[[str], None]) -> None:
         self.forward, self.metrics, self.batch, self.say = forward, metrics, batch, say
@@ -33,7 +33,7 @@ class Evaluation:
                 if self.batch == 1:
                     raise
                 self.batch = max(1, self.batch // 2)
-                self.say(f"evaluation does not fit into memory: batches of {self.batch} from now on")
+                self.say(f"evaluation does not fit in memory: using batches of {self.batch} from now on")
 
     @torch.inference_mode()
     def _scores(self, source: AnySource, device: torch.device) -> dict[str, float]:
@@ -45,12 +45,12 @@ class Evaluation:
                 for metric in self.metrics.values():
                     metric.rows = min(self.batch, source.rows - number * self.batch)
                     metric.update(outputs, *batch[self.forward.inputs :])
-        return read(self.metrics)  # host sync: one an evaluation
+        return read(self.metrics)  # host sync: one per evaluation
 
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module is afterwards in the mode it was in: a part that is kept in evaluation mode stays so."""
+    """Put the model in evaluation mode, then return every module to its own: one kept in evaluation mode stays so."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -61,14 +61,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def batches_of(source: AnySource, size: int, device: torch.device) -> Iterator[Batch]:
-    """Every row of the source, in its order: a score of fewer rows would be another score."""
+    """Yield every row of the source in order; raise if some are missing, since their score would be another."""
     batches = 0
-    for batch in with_rows_asked(_given(source, size, device), source.rows, size):
+    for batch in with_requested_rows(_given(source, size, device), source.rows, size):
         batches += 1
         yield batch
     if batches * size < source.rows:
         raise DataMismatch(
-            f"the data ended early: {batches} batches of {size} came, though its source says {source.rows} rows"
+            f"the data ended early: {batches} batches of {size} came, but its source reports {source.rows} rows"
         )
 
 

@@ -1,8 +1,8 @@
-"""Work that nothing in the backward pass waits for, beside it: weight gradients, and the value of the loss.
+"""Run beside the backward pass what nothing in it waits for: weight gradients, and the value of the loss.
 
 The step of a small model is a chain of small kernels, and its length is what the step takes. The gradient of a layer's
 input leads on to the layer below; that of its weights is wanted by the optimizer alone. In a captured step both run at
-once, by the same operations as otherwise.
+once, with the same operations as without forks.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ PRODUCTS, SUMS, REST = LANES = range(3)  # beside the backward: a sum does not w
 
 class Lanes(Protocol):
     def beside(self, lane: int) -> contextlib.AbstractContextManager[None]:
-        """What is done within begins after all that was done here so far and in that lane, and runs beside what is
-        done from now on, and beside the other lane.
+        """Run the work within after everything done so far here and in that lane, but beside what comes next here and
+        beside the other lanes.
         """
 
     def join(self) -> None:
-        """From here on everything comes after what was done beside."""
+        """Make everything from here on wait for the work done beside."""
 
 
 class CudaLanes:
@@ -54,20 +54,20 @@ class CudaLanes:
 
 
 class NothingToFork(Exception):
-    """The step has neither a linear layer nor a loss that could be computed beside."""
+    """The step has neither a linear layer nor a loss that could be computed beside the backward pass."""
 
 
 class Forks:
-    """A loss function that forks; `join` has to follow its backward.
+    """A loss function that forks; `join` must follow its backward.
 
-    What is read beside is held until then: memory freed here would be used again here, and still be read there.
+    Tensors read in a lane are held until then: memory freed here would be reused here while the lane still reads it.
     """
 
     def __init__(self, lanes: Lanes, parameters: Iterable[Tensor], unit: Tensor, loss_of: Callable[[Any], Any]) -> None:
         self.lanes, self.unit, self.loss_of = lanes, unit, loss_of
         self.trained = {id(parameter) for parameter in parameters}
         self.single: set[int] | None = None  # parameters that one layer alone uses; None: not known yet
-        self.final = False  # what torch's loss function gives is the loss, and nothing else is made of it
+        self.final = False  # torch's loss function returns the loss itself, and nothing else reads it
         self.held: list[Tensor] = []
         self.last: Callable[[], None] = _nothing  # done beside the optimizer
 
@@ -81,14 +81,14 @@ class Forks:
         return found
 
     def _learn(self, losses: dict[str, Tensor], mode: _ForkMode) -> None:
-        """From the first time, which is done without forks. The step is captured because each time is like it."""
+        """Learn from the first call, which does not fork. The step is captured because every call is like it."""
         paths = _paths_to_leaves(losses["loss"])
         self.single = {key for key, uses in mode.uses.items() if uses == paths.get(key) == 1 and key in self.trained}
         self.final = len(losses) == 1 and losses["loss"] is mode.loss and not mode.is_read
 
     @contextlib.contextmanager
     def beside(self, *read: Tensor, lane: int = REST) -> Iterator[None]:
-        """What is done within reads these."""
+        """Run the work within, which reads these tensors, in a lane."""
         self.held += read
         with self.lanes.beside(lane):
             yield
@@ -102,7 +102,7 @@ def _nothing() -> None: ...
 
 
 def _paths_to_leaves(loss: Tensor) -> dict[int, int]:
-    """How many edges of the graph lead to each parameter."""
+    """Return how many edges of the autograd graph lead to each parameter."""
     counts: dict[int, int] = {}
     seen, left = set(), [loss.grad_fn]
     while left:
@@ -121,7 +121,7 @@ class _ForkMode(TorchFunctionMode):
     def __init__(self, forks: Forks) -> None:
         super().__init__()
         self.forks = forks
-        self.uses: dict[int, int] = {}  # of a parameter, by linear layers
+        self.uses: dict[int, int] = {}  # of each parameter, by linear layers
         self.loss: Tensor | None = None
         self.is_read = False  # by another function
 
@@ -193,7 +193,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:
-    """Autograd would do it here, not beside."""
+    """Accumulate in the lane; autograd would do it on the main stream."""
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
@@ -213,7 +213,7 @@ class _Loss(torch.autograd.Function):
 
 
 def _of_squares(outputs: Tensor, targets: Tensor, unit: Tensor) -> Tensor:
-    """Into memory that is not filled with zeros before."""
+    """Write into memory that is not filled with zeros first."""
     into = torch.empty_like(outputs)
     return torch.ops.aten.mse_loss_backward.grad_input(  # type: ignore[no-any-return]
         unit, outputs, targets, MEAN, grad_input=into

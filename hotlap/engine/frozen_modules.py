@@ -1,4 +1,4 @@
-"""What a phase trains and what it leaves alone."""
+"""What a phase trains and what it freezes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hotlap.engine.recipe import Phase
 
 
 def all_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """A weight that is tied to another has several."""
+    """Yield every name of each parameter; a tied weight has several."""
     return model.named_parameters(remove_duplicate=False)
 
 
 class FrozenModules:
-    """What was frozen, or kept in evaluation mode, before the training stays so."""
+    """Freezes by phase; what was frozen or in evaluation mode before the training stays so."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -38,9 +38,9 @@ class FrozenModules:
     def leave(self) -> None:
         self._apply((), ())
 
-    def _apply(self, frozen: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    def _apply(self, frozen: tuple[str, ...], frozen_norms: tuple[str, ...]) -> None:
         held = {id(weight) for name, weight in all_names(self.model) if name.startswith(frozen)}
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name in self.trainable and id(parameter) not in held)
         for name, norm in self.norms.items():
-            norm.training = not name.startswith(kept)
+            norm.training = not name.startswith(frozen_norms)

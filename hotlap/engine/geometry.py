@@ -9,7 +9,7 @@ from hotlap.engine.errors import BatchTooLarge, EmptySplit
 
 @dataclass(frozen=True)
 class Geometry:
-    """`full` windows of `accumulate` batches each, then one of the batches that are left, the last maybe shorter."""
+    """`full` windows of `accumulate` batches each, then one of the remaining batches, the last maybe shorter."""
 
     batch_size: int
     accumulate: int
@@ -26,7 +26,7 @@ class Geometry:
 
     @property
     def windows(self) -> int:
-        """Optimizer steps an epoch."""
+        """Optimizer steps per epoch."""
         return self.full + bool(self.tail)
 
     @property

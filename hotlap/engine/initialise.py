@@ -1,4 +1,4 @@
-"""Weights drawn anew, when asked for: the engine never changes how a model was made.
+"""Draw weights anew on request; otherwise the engine never changes how a model was initialised.
 
 initialise(model, "kaiming", seed=0)
 """
@@ -17,13 +17,13 @@ Kind = Literal["kaiming", "xavier", "orthogonal"]
 
 
 def initialise(model: nn.Module, kind: Kind, seed: int | None = None) -> int:
-    """Weights of linear, convolutional and recurrent layers by `kind`, biases zero; returns how many layers it drew.
+    """Draw weights of linear, convolutional and recurrent layers by `kind`, with zero biases; return how many layers.
 
     Recurrent layers get orthogonal matrices from state to state, and an LSTM's forget gates start open, at 1.
-    Everything else, such as norms and embeddings, stays as it is. The random streams are left alone.
+    Everything else, such as norms and embeddings, is unchanged, and so are the random streams.
     """
     if kind not in ("kaiming", "xavier", "orthogonal"):
-        raise BadRecipe(f"no initialisation {kind!r}; use kaiming, xavier or orthogonal")
+        raise BadRecipe(f"unknown initialisation {kind!r}; use kaiming, xavier or orthogonal")
     generator = torch.Generator().manual_seed(seed if seed is not None else torch.initial_seed() % 2**63)
     drawn = 0
     with torch.no_grad():
@@ -41,7 +41,7 @@ def initialise(model: nn.Module, kind: Kind, seed: int | None = None) -> int:
 
 
 def _draw(weight: torch.Tensor, kind: str, generator: torch.Generator) -> None:
-    """Drawn on the host, so that a seed gives the same weights on every device."""
+    """Draw on the host, so that a seed gives the same weights on every device."""
     host = torch.empty(weight.shape, dtype=weight.dtype)
     if kind == "kaiming":
         nn.init.kaiming_uniform_(host, nonlinearity="relu", generator=generator)
@@ -53,7 +53,7 @@ def _draw(weight: torch.Tensor, kind: str, generator: torch.Generator) -> None:
 
 
 def _recurrent(module: nn.RNNBase, kind: str, generator: torch.Generator) -> None:
-    """Gate by gate: they lie one below the other in one matrix."""
+    """Draw gate by gate: the gates are stacked in one matrix."""
     for name, parameter in module.named_parameters(recurse=False):
         if name.startswith("weight"):
             for gate in torch.split(parameter, module.hidden_size):

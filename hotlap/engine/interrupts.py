@@ -14,16 +14,16 @@ USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Interrupts:
-    """`asked` is set by the first signal; a second one is passed on at once."""
+    """Catches Ctrl-C and SIGTERM: `received` is set by the first signal, and a second one is passed on at once."""
 
     def __init__(self) -> None:
-        self.asked: int | None = None
+        self.received: int | None = None
         self._before: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Only the main thread of a process can do this; elsewhere signals are not ours. Nor are those that the program
-        ignores or handles itself.
+        """Defer the signals within the block. Only the main thread of a process can do this; in other threads nothing
+        is deferred, nor are signals that the program ignores or handles itself.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -36,10 +36,10 @@ class Interrupts:
             self._put_back()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is not None:
+        if self.received is not None:
             self._put_back()
             signal.raise_signal(number)
-        self.asked = number
+        self.received = number
 
     def _put_back(self) -> None:
         for number, handler in self._before.items():
@@ -47,8 +47,8 @@ class Interrupts:
         self._before = {}
 
     def pass_on(self) -> None:
-        """What the signal would have done, now that everything is kept."""
-        if self.asked == signal.SIGINT:
+        """Do what the signal would have done, now that everything is saved."""
+        if self.received == signal.SIGINT:
             raise KeyboardInterrupt
-        if self.asked is not None:
-            raise SystemExit(128 + self.asked)
+        if self.received is not None:
+            raise SystemExit(128 + self.received)

@@ -1,4 +1,4 @@
-"""Progress and records, written by another thread at a bounded rate; the training only hands them over."""
+"""Progress and records are written by another thread at a bounded rate; the training only hands them over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One JSON object a record; a number that is not finite, which JSON does not have, is null."""
+    """Write one JSON object per record; a number that is not finite becomes null, since JSON has no such numbers."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -47,9 +47,9 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Scalars by step: `step/`, `epoch/` and, of training metrics, `train/`; needs the package tensorboard.
+    """Write scalars by step under `step/`, `epoch/` and, for training metrics, `train/`; needs the package tensorboard.
 
-    Where a name is taken under `epoch/`, a part of the loss is under `part/`, and a score under `valid/`.
+    Where a name is taken under `epoch/`, a part of the loss goes under `part/`, and a score under `valid/`.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -70,7 +70,7 @@ class TensorBoard:
         self._add("train", record.train_scores, record.steps)
 
     def _add_apart(self, kind: str, values: Mapping[str, float], names: Collection[str], step: int) -> None:
-        """Under `epoch/`, but under `kind` where the name is taken."""
+        """Write under `epoch/`, or under `kind` where the name is taken."""
         for name, value in values.items():
             self._add(kind if name in names else "epoch", {name: value}, step)
 
@@ -83,7 +83,7 @@ class TensorBoard:
 
 
 class Progress:
-    """What the training thread writes down and the log's thread prints: plain numbers, no lock, no device."""
+    """What the training thread sets and the log's thread prints: plain numbers, no lock, no device."""
 
     def __init__(self) -> None:
         self.epoch = self.step = self.steps = self.rows = 0
@@ -95,13 +95,13 @@ class Progress:
 
 
 class Log:
-    """What fails, a sink or `progress`, is left out and told in `failed`; the training goes on."""
+    """A sink or `progress` that fails is disabled and reported in `failed`; the training continues."""
 
     def __init__(self, sinks: Sequence[Sink], progress: Callable[[str], None] | None) -> None:
         self.sinks, self.progress, self.now = list(sinks), progress, Progress()
         self.dropped = 0
         self.failed: str | None = None
-        self._left_out: list[Sink] = []
+        self._disabled: list[Sink] = []
         self._queue: queue.Queue[Record | None] = queue.Queue(maxsize=MOST_WAITING)
         self._thread: threading.Thread | None = None
 
@@ -111,28 +111,28 @@ class Log:
             self._thread.start()
 
     def put(self, record: Record) -> None:
-        """Waits only with an epoch's: a sink that is too slow loses records of steps, and it is said at the end."""
+        """Wait only for an epoch's record: a sink that is too slow loses records of steps, as reported at the end."""
         if self._thread is not None and not self._handed_over(record, isinstance(record, EpochRecord)):
             self.dropped += 1
 
     def close(self) -> None:
         if self._thread is not None:
-            told = self._handed_over(None, True)
+            is_ended = self._handed_over(None, True)
             self._thread.join()
             self._thread = None
-            if not told or not self._queue.empty():
-                self._fail("the log's thread ended before the training: its last records are not written")
-        for sink in self._left_out:
-            with contextlib.suppress(Exception):  # that it fails was told when it was left out
+            if not is_ended or not self._queue.empty():
+                self._fail("the log's thread ended before the training: the last records were not written")
+        for sink in self._disabled:
+            with contextlib.suppress(Exception):  # its failure was reported when it was disabled
                 sink.close()
         for sink in self.sinks:
             try:
                 sink.close()
             except Exception as error:  # noqa: BLE001 - a log that fails must not end the training
-                self._fail(f"{type(sink).__name__} failed when it was closed: {_why(error)}")
+                self._fail(f"{type(sink).__name__} failed while closing: {_why(error)}")
 
     def _handed_over(self, record: Record | None, waits: bool) -> bool:
-        """Waits only while there is a thread to take it."""
+        """Hand over a record, and return whether it was taken; wait only while there is a thread to take it."""
         while self._thread is not None and self._thread.is_alive():
             try:
                 self._queue.put(record, waits, SECONDS_BETWEEN_LINES)
@@ -164,7 +164,7 @@ class Log:
             progress(line)
         except Exception as error:  # noqa: BLE001 - as for a sink
             self.progress = None
-            self._fail(f"progress failed and was left out: {_why(error)}")
+            self._fail(f"progress failed and was disabled: {_why(error)}")
 
     def _write(self, record: Record) -> None:
         for sink in list(self.sinks):
@@ -172,8 +172,8 @@ class Log:
                 sink.write(record)
             except Exception as error:  # noqa: BLE001 - a log that fails must not end the training
                 self.sinks.remove(sink)
-                self._left_out.append(sink)
-                self._fail(f"{type(sink).__name__} failed and was left out: {_why(error)}")
+                self._disabled.append(sink)
+                self._fail(f"{type(sink).__name__} failed and was disabled: {_why(error)}")
 
     def _fail(self, line: str) -> None:
         self.failed = line if self.failed is None else f"{self.failed}; {line}"

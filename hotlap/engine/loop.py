@@ -1,4 +1,4 @@
-"""The training loop. Between its comments nothing waits for the device."""
+"""The training loop. Nothing waits for the device except where a comment says HOST SYNC."""
 
 from __future__ import annotations
 

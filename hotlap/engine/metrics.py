@@ -1,7 +1,7 @@
-"""Metrics that live on the device: updated there batch by batch, also inside a CUDA graph, read once.
+"""Metrics that live on the device: updated there batch by batch, also inside a CUDA graph, and read once.
 
-`of(outputs, *targets)` picks what a metric compares out of what the model returned and the rest of the batch; without
-it these are the outputs and the first target.
+`of(outputs, *targets)` picks what a metric compares from the model's outputs and the rest of the batch; without it
+these are the outputs and the first target.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ def outputs_and_target(outputs: Any, *targets: Tensor) -> tuple[Tensor, Tensor]:
     return outputs, targets[0]
 
 
-def of_one_shape(metric: Metric, one: Tensor, other: Tensor) -> None:
-    """Shapes alone: nothing is read from the device. [n, 1] against [n] would be compared as [n, n]."""
-    if one.shape != other.shape:
+def of_one_shape(metric: Metric, predicted: Tensor, actual: Tensor) -> None:
+    """Compare shapes alone, so that nothing is read from the device. [n, 1] against [n] would broadcast to [n, n]."""
+    if predicted.shape != actual.shape:
         raise BadRecipe(
-            f"{type(metric).__name__} compares {list(one.shape)} with {list(other.shape)}; give of=, which returns two "
-            f"of one shape, such as {type(metric).__name__}(of=lambda outputs, target: (outputs.squeeze(1), target))"
+            f"{type(metric).__name__} compares shape {list(predicted.shape)} with {list(actual.shape)}; "
+            "give of=, a function that returns two tensors of one shape, such as "
+            f"{type(metric).__name__}(of=lambda outputs, target: (outputs.squeeze(1), target))"
         )
 
 
 class Metric:
-    """Keeps its sums in `totals`, which is changed in place only: a graph holds its address."""
+    """Keeps its sums in `totals`, which is only changed in place: a graph holds its address."""
 
     higher_is_better: bool | None = None  # None: not known
     rows: int | None = None  # of the batch, set before each update
@@ -50,20 +51,20 @@ class Metric:
         raise NotImplementedError
 
     def compute(self) -> Tensor:
-        """The value so far, a scalar on the device."""
+        """Return the value so far, a scalar on the device."""
         raise NotImplementedError
 
     def explain(self) -> None:
-        """Called where the value is no number: raises where that is a mistake. Host sync."""
+        """Raise if it is the user's mistake that the value is not a number; called only then. Host sync."""
 
 
 def widened(values: Tensor) -> Tensor:
-    """Half precision has no room for sums."""
+    """Return half precision as float32: it has no room for sums."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 class Mean(Metric):
-    """The mean over rows of `of(outputs, *targets)`: one value a row, or one for the batch, weighted by its rows."""
+    """The mean over rows of `of(outputs, *targets)`: one value per row, or one for the batch, weighted by its rows."""
 
     def __init__(self, of: Callable[..., Tensor]) -> None:
         super().__init__(2)
@@ -82,7 +83,7 @@ class Mean(Metric):
     def _require_one_a_row(self, values: Tensor, rows: int) -> None:
         if values.numel() not in (1, rows):
             raise BadRecipe(
-                f"Mean of {list(values.shape)} values of {rows} rows; of= must return one value a row, such as "
+                f"Mean got values of shape {list(values.shape)} for {rows} rows; of= must return one per row, such as "
                 "(outputs - target).abs().flatten(1).mean(1), or one for the batch"
             )
 
@@ -110,7 +111,7 @@ class RMSE(Metric):
 
 
 class BinaryF1(Metric):
-    """F1 of `predicted >= threshold` against the truth; 0 where nothing was found and nothing was there to find."""
+    """F1 of `predicted >= threshold` against the truth; 0 if nothing was predicted and nothing was true."""
 
     higher_is_better = True
 
@@ -151,8 +152,8 @@ class Dice(Metric):
         for tensor in compared:
             if tensor.dim() < 2:
                 raise BadRecipe(
-                    f"Dice compares the elements of each row, and got {list(tensor.shape)}; give of=, which returns "
-                    "two of [rows, elements], or take BinaryF1 where a row has one value"
+                    f"Dice compares the elements of each row, but got shape {list(tensor.shape)}; give of=, a function "
+                    "that returns two tensors of [rows, elements], or use BinaryF1 if a row has one value"
                 )
 
     def compute(self) -> Tensor:
@@ -160,12 +161,12 @@ class Dice(Metric):
 
 
 class GroupMeans(Metric):
-    """Rows that belong together (the segments of a file), averaged group by group, then judged as a whole.
+    """Averages rows that belong together (the segments of a file) group by group, then scores all groups at once.
 
-    `of` returns a value and the number of its group (0 … groups - 1) for each row; the batches may cut through groups
-    and hold many of them: one scatter a batch. `finish(means)` makes one value of the means of all groups; a group
-    that no row named is NaN. Rows of any other group are refused when the metric is read, the one time it waits for the
-    device.
+    `of` returns a value and the number of its group (0 … groups - 1) for each row; batches may split groups and hold
+    many of them, at one scatter per batch. `finish(means)` makes one value of the means of all groups; the mean of a
+    group without rows is NaN. Rows of any other group are refused when the metric is read, the only time it waits for
+    the device.
     """
 
     def __init__(self, groups: int, of: Picked, finish: Callable[[Tensor], Tensor] = torch.nanmean) -> None:
@@ -191,7 +192,7 @@ class GroupMeans(Metric):
             )
 
     def means(self) -> Tensor:
-        """All NaN where a row is of no group."""
+        """Return the mean of each group; all are NaN if a row belongs to no group."""
         sums, counts = self.totals.view(2, -1)
         return self._if_known(torch.div(sums, counts)[1:-1])
 
@@ -202,8 +203,8 @@ class GroupMeans(Metric):
         below, *_, above = self.totals.view(2, -1)[1].tolist()
         if below or above:
             raise BadRecipe(
-                f"GroupMeans of {self.groups} groups, but {below:.0f} rows have a group below 0 and {above:.0f} one "
-                f"above {self.groups - 1}; of= must return numbers from 0 on, and groups= say how many there are"
+                f"GroupMeans has {self.groups} groups, but {below:.0f} rows are in a group below 0 and {above:.0f} rows "
+                f"in one above {self.groups - 1}; of= must return group numbers from 0, and groups= must count them"
             )
 
     def _if_known(self, found: Tensor) -> Tensor:
@@ -211,16 +212,16 @@ class GroupMeans(Metric):
         return torch.where(counts[0] + counts[-1] > 0, math.nan, found)
 
 
-def difference(one: Tensor, other: Tensor) -> Tensor:
-    """In floating point: whole numbers without a sign would wrap around, and truths cannot be subtracted."""
-    kind = torch.result_type(one, other)
+def difference(predicted: Tensor, actual: Tensor) -> Tensor:
+    """Subtract in floating point: unsigned integers would wrap around, and booleans cannot be subtracted."""
+    kind = torch.result_type(predicted, actual)
     if not kind.is_floating_point:
         kind = torch.promote_types(kind, torch.float64)
-    return one.to(kind) - other.to(kind)
+    return predicted.to(kind) - actual.to(kind)
 
 
 def confusion(found: Tensor, truth: Tensor) -> Tensor:
-    """True positives, false positives, false negatives."""
+    """Count true positives, false positives and false negatives."""
     return torch.stack([(found & truth).sum(), (found & ~truth).sum(), (~found & truth).sum()])
 
 
@@ -234,18 +235,18 @@ def f1(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def majority(votes: Tensor, of: int) -> Tensor:
-    """Whether at least half of each `of` votes in a row are true: the file level above its segments."""
+    """Return whether at least half of every `of` consecutive votes are true: a file's verdict from its segments'."""
     return 2 * votes.view(-1, of).sum(dim=1) >= of
 
 
 def is_higher_better(wanted: bool | None, metric: Metric | None) -> bool:
-    """As the recipe wants it, else as the metric knows it; lower where nobody knows, as of a loss."""
+    """Follow the recipe, else the metric; lower is better if neither says, as for a loss."""
     known = getattr(metric, "higher_is_better", None)
     return bool(known) if wanted is None else wanted
 
 
 def read(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Host sync: one for all of them."""
+    """Read the values of all metrics with one host sync."""
     if not metrics:
         return {}
     values = torch.stack([metric.compute().double().reshape(()) for metric in metrics.values()]).tolist()

@@ -19,13 +19,13 @@ def require_plain_step(optimizer: Optimizer) -> None:
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise BadRecipe(
-            f"{type(optimizer).__name__}.step needs a closure, to compute the loss several times, and the engine "
-            "computes it once a step; use torch.optim.AdamW, Adam or SGD"
+            f"{type(optimizer).__name__}.step needs a closure to compute the loss several times, but the engine "
+            "computes it once per step; use torch.optim.AdamW, Adam or SGD"
         )
 
 
 def require_dense(model: nn.Module, optimizer: Optimizer, clip: float) -> None:
-    """Where it is known before the first step."""
+    """Refuse sparse gradients where they can be known before the first step."""
     trained = {
         id(parameter) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
     }
@@ -36,15 +36,15 @@ def require_dense(model: nn.Module, optimizer: Optimizer, clip: float) -> None:
 
 def _sparse(clip: float, whose: str = "") -> BadRecipe:
     return BadRecipe(
-        f"clip={clip}, but the gradients{whose} are sparse, and torch computes no norm of those; "
-        "make the embedding with sparse=False, or leave clip out"
+        f"clip={clip}, but the gradients{whose} are sparse, and torch cannot compute their norm; "
+        "create the embedding with sparse=False, or leave clip out"
     )
 
 
 def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse: bool = True) -> None:
-    """Fused where torch has it; ready to be captured where asked for. The numbers of its step are the same ones.
+    """Fuse the optimizer where torch can, and make it capturable on request. The numbers of its step do not change.
 
-    State that was there before is moved to the device, as torch's own `to` moves the parameters.
+    Existing state is moved to the device, as torch's own `to` moves the parameters.
     """
     for group in optimizer.param_groups:
         if fuse and can_be_fused(optimizer, group):
@@ -67,13 +67,14 @@ def can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 
 
 def _dampens(group: dict[str, Any]) -> bool:
-    """The first momentum of a tensor is not dampened, and of tensors that begin at different steps no kernel is."""
+    """Return whether momentum is dampened: no fused kernel does that for tensors that begin at different steps, since
+    a tensor's first momentum is not dampened."""
     return bool(group.get("momentum") and group.get("dampening"))
 
 
 def begin_momenta(optimizer: Optimizer) -> None:
-    """Zero, which the first step makes the gradient: fused SGD takes none that is missing beside others that are there,
-    as where a phase unfreezes something or a head has its first gradient late.
+    """Start momenta at zero, which the first step turns into the gradient: fused SGD fails if only some are missing, as
+    when a phase unfreezes something or a head gets its first gradient late.
     """
     if type(optimizer) is not SGD:
         return
@@ -85,13 +86,13 @@ def begin_momenta(optimizer: Optimizer) -> None:
 
 
 def can_clip(optimizer: Optimizer, device: torch.device) -> bool:
-    """Whether its kernel can divide the gradients by a number on its way."""
+    """Return whether the optimizer's kernel can divide the gradients by a number on its way."""
     fused = all(group.get("fused") and can_be_fused(optimizer, group) for group in optimizer.param_groups)
     return device.type == "cuda" and fused
 
 
 def why_not_captured(optimizer: Optimizer) -> str:
-    """What its step needs from the host; empty where it needs nothing, the learning rate included."""
+    """Return what the step needs from the host; empty if it needs nothing, not even the learning rate."""
     needy = [
         group for group in optimizer.param_groups if "capturable" not in group and not can_be_fused(optimizer, group)
     ]
@@ -114,13 +115,13 @@ def clip_together(parameters: list[Tensor], most: float) -> None:
 
 
 class Clipping:
-    """Gradients clipped by the optimizer's own kernel, which can divide them by a number: three small kernels less.
+    """Clips gradients in the optimizer's own kernel, which can divide them by a number: three small kernels less.
 
-    The same as `clip_grad_norm_` but for rounding: it multiplies by the reciprocal.
+    The result is that of `clip_grad_norm_` up to rounding: torch multiplies by the reciprocal.
     """
 
     TINY = 1e-6  # torch's own guard against a norm of zero
-    FLAT = 1 << 20  # elements: up to here all gradients in one piece have their norm sooner than one by one
+    FLAT = 1 << 20  # elements: up to here the norm of all gradients in one piece is faster than one by one
 
     def __init__(self, most: float, device: torch.device) -> None:
         self.share = 1.0 / most
@@ -136,7 +137,7 @@ class Clipping:
             optimizer.grad_scale = None
 
     def excess(self, gradients: list[Tensor]) -> Tensor:
-        """How many times longer than allowed all of them together are; 1 at least."""
+        """Return by how much the norm of all gradients exceeds the limit, as a factor of at least 1."""
         if sum(gradient.numel() for gradient in gradients) <= self.FLAT:
             norm = torch.linalg.vector_norm(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         else:
@@ -157,7 +158,7 @@ class LearningRates:
         self.rows = torch.zeros(len(self.groups), steps, device=device) if self.on_device and vary else None
 
     def begin(self, table: NDArray[Any], first: int) -> None:
-        """The rates of an epoch, of which the step `first` is the next one."""
+        """Set the rates of an epoch whose next step is `first`."""
         self.table, self.next_step = table, first
         if self.rows is not None:
             # Not waited for: the host memory is torch's own, staged before the call returns.
@@ -166,7 +167,7 @@ class LearningRates:
             self._set(first)
 
     def apply(self, step: Tensor) -> None:
-        """Part of the step. `step` is the device's count of steps in this epoch."""
+        """Set the rates as part of the step. `step` is the device's count of steps in this epoch."""
         if self.rows is not None:
             for row, group in zip(self.rows, self.groups, strict=True):
                 torch.index_select(row, 0, step, out=group["lr"].view(1))

@@ -1,7 +1,6 @@
-"""The order of the rows of an epoch: a function of seed and epoch alone, so that a resumed run needs nothing else.
+"""The order of an epoch's rows: a function of seed and epoch alone, so that a resumed run needs nothing else.
 
-A GPU draws other permutations than the CPU from the same seed: a run goes on with its order only on the same kind of
-device.
+A GPU draws other permutations than a CPU from the same seed, so a run keeps its order only on the same kind of device.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-EPOCHS_A_SEED = 1_000_003  # a prime beyond any number of epochs: no two (seed, epoch) have one number
+EPOCHS_A_SEED = 1_000_003  # a prime beyond any number of epochs: no two pairs (seed, epoch) share a number
 STREAMS = 2**64  # numbers torch takes; it takes a negative one modulo this too
 
 

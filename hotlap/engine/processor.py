@@ -31,29 +31,29 @@ def present() -> Way:
 
 
 def use(way: Way) -> None:
-    """For the whole process; put back when the training ends."""
+    """Apply to the whole process; restored when the training ends."""
     torch.backends.mkldnn.enabled = way.onednn  # type: ignore[assignment]
     if way.threads and way.threads != torch.get_num_threads():
         torch.set_num_threads(way.threads)
 
 
-def asked_for(recipe: Recipe) -> Way:
-    """What the recipe leaves no choice about."""
+def requested_way(recipe: Recipe) -> Way:
+    """Return the present way, but for what the recipe leaves no choice about."""
     now = present()
     return Way(now.onednn and recipe.onednn != "off", recipe.threads or now.threads)
 
 
 def ways_to_try(recipe: Recipe, model: nn.Module, device: torch.device, steps_ahead: int) -> tuple[Way, ...]:
-    """The present one first. Convolutions are not tried without oneDNN: they need it."""
+    """Return the ways worth measuring, the present one first. Convolutions need oneDNN and are not tried without it."""
     now = present()
     if device.type != "cpu" or steps_ahead < WORTH_TRYING:
         return (now,)
     convolves = any(isinstance(module, _ConvNd) for module in model.modules())
-    by = (True, False) if now.onednn and recipe.onednn == "auto" and not convolves else (now.onednn,)
-    on = (now.threads, 1) if now.threads > 1 and recipe.threads is None else (now.threads,)
-    return tuple(Way(onednn, threads, _words(onednn, threads, now)) for threads in on for onednn in by)
+    switches = (True, False) if now.onednn and recipe.onednn == "auto" and not convolves else (now.onednn,)
+    counts = (now.threads, 1) if now.threads > 1 and recipe.threads is None else (now.threads,)
+    return tuple(Way(onednn, threads, _words(onednn, threads, now)) for threads in counts for onednn in switches)
 
 
 def _words(onednn: bool, threads: int, now: Way) -> str:
-    on = "" if threads == now.threads else " on one thread"
-    return on + ("" if onednn == now.onednn else " without oneDNN")
+    suffix = "" if threads == now.threads else " on one thread"
+    return suffix + ("" if onednn == now.onednn else " without oneDNN")

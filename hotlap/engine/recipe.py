@@ -1,4 +1,4 @@
-"""Everything about a training but the model, the loss, the data and the optimizer; frozen, checked when made."""
+"""Everything about a training but the model, the loss, the data and the optimizer; frozen, and checked when created."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Switch = Literal["auto", "on", "off"]
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What is kept in `folder`: last.pt always, best.pt by the monitored score, epoch-0004.pt every `every` epochs.
+    """What is saved in `folder`: last.pt always, best.pt by the monitored score, epoch-0004.pt every `every` epochs.
 
-    `steps` also writes last.pt in the middle of an epoch, every so many optimizer steps.
+    With `steps`, last.pt is also written in the middle of an epoch, every so many optimizer steps.
     """
 
     folder: Path | str
@@ -40,14 +40,14 @@ class Checkpoints:
 class Phase:
     """A stretch of epochs in which the parameters whose names start with one of `frozen` are not trained.
 
-    The running statistics of norms among them follow the batches all the same, as requires_grad=False leaves them in
-    torch: right for a backbone with fresh weights. `frozen_statistics` keeps them too, and such norms normalise by
-    them, as in evaluation: right for a pretrained backbone, and what Keras does.
+    The running statistics of norms among them still follow the batches, as with requires_grad=False in torch: right for
+    a backbone with fresh weights. `frozen_statistics` freezes them too, and such norms normalise by them, as in
+    evaluation: right for a pretrained backbone, and what Keras does.
     """
 
     epochs: int
     frozen: tuple[str, ...] = ()
-    learning_rate: float | None = None  # of all groups; None: as the optimizer was made
+    learning_rate: float | None = None  # of all groups; None: the optimizer's own
     schedule: Schedule | None = None  # over this phase; None: the recipe's
     fresh_optimizer: bool = False  # forgets its moments when the phase begins
     frozen_statistics: bool = False  # of norms whose names start with one of `frozen`
@@ -63,7 +63,7 @@ class Phase:
 @dataclass(frozen=True)
 class Recipe:
     batch_size: int
-    accumulate: int = 1  # batches an optimizer step
+    accumulate: int = 1  # batches per optimizer step
     drop_last: bool = False
     shuffle: bool = True
     evaluation_batch: int | None = None  # None: four times batch_size
@@ -71,17 +71,17 @@ class Recipe:
     channels_last: bool = False
     compile: Switch = "auto"
     graph: Switch = "auto"
-    onednn: Switch = "auto"  # on a CPU: small products can be many times faster without it; rounds otherwise
+    onednn: Switch = "auto"  # on a CPU: small products can be many times faster without it; rounds differently
     threads: int | None = None  # on a CPU; None: all or one, by measurement
     activation_checkpointing: bool | tuple[str, ...] = False  # names of blocks; True: the model's children
-    clip: float | None = None  # of the norm of all gradients together
+    clip: float | None = None  # upper limit of the norm of all gradients together
     schedule: Schedule | None = None
     warmup: int = 0  # optimizer steps in which the learning rate rises from zero
-    loss_weights: Mapping[str, float] = field(default_factory=dict)  # of a loss that is a dict; 1 where not named
+    loss_weights: Mapping[str, float] = field(default_factory=dict)  # of a loss that is a dict; 1 if not named
     ema: float | None = None  # decay of averaged weights, which evaluation then uses
     nan_guard: bool = True
     monitor: str | None = None  # a score's name; None: the first metric, else the loss
-    higher_is_better: bool | None = None  # None: as the metric knows it; lower where it does not
+    higher_is_better: bool | None = None  # None: as the metric says; lower if it does not
     patience: int | None = None  # epochs without a better score before it stops
     min_delta: float = 0.0
     seed: int = 0
@@ -111,9 +111,9 @@ class Recipe:
         _require(self.monitor is None or isinstance(self.monitor, str), f"monitor={self.monitor!r}; use a score's name")
         better = self.higher_is_better
         _require(better is None or isinstance(better, bool), f"higher_is_better={better!r}; use True, False or None")
-        kept = self.checkpoints
-        is_kept = kept is None or isinstance(kept, Checkpoints)
-        _require(is_kept, f"checkpoints={kept!r}; use Checkpoints(folder) or None")
+        checkpoints = self.checkpoints
+        is_known = checkpoints is None or isinstance(checkpoints, Checkpoints)
+        _require(is_known, f"checkpoints={checkpoints!r}; use Checkpoints(folder) or None")
         is_good = isinstance(self.phases, list | tuple) and all(isinstance(phase, Phase) for phase in self.phases)
         _require(is_good, f"phases={self.phases!r}; use a tuple of phases, such as (Phase(2), Phase(8))")
         object.__setattr__(self, "phases", tuple(self.phases))

@@ -1,4 +1,4 @@
-"""Work on the device recorded once and replayed: the only place of the engine that knows CUDA's graphs."""
+"""Device work captured once and replayed: the only module of the engine that knows CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from hotlap.engine.forks import CudaLanes, Lanes
 
 Work = Callable[[], None]
-_lanes: dict[torch.device, CudaLanes] = {}  # of the whole process: cuBLAS keeps memory for every stream it was used on
+_lanes: dict[torch.device, CudaLanes] = {}  # one per process: cuBLAS keeps memory for every stream it ran on
 
 
 class Recorder(Protocol):
     def capture(self, work: Work) -> Work:
-        """The work recorded, not done; what it returns does it."""
+        """Capture the work without doing it; the function returned does it."""
 
     def finish(self) -> None:
         """Wait for the device."""
 
     def lanes(self) -> Lanes | None:
-        """For work that runs beside other work, within a capture."""
+        """Return lanes for work that runs beside other work within a capture, or None."""
 
 
 class CudaRecorder:
@@ -40,7 +40,7 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         if self.device in _lanes:
             _lanes[self.device].used.clear()  # by a capture that failed
-        with self._random_stream_kept():
+        with self._random_stream_restored():
             stream = torch.cuda.current_stream(self.device)
             # The outer context brings the stream back also where ending a failed capture raises. Only this thread is
             # watched: those that write checkpoints and read data may go on.
@@ -52,8 +52,8 @@ class CudaRecorder:
         return graph.replay  # keeps the graph and its memory
 
     @contextlib.contextmanager
-    def _random_stream_kept(self) -> Iterator[None]:
-        """A failed capture leaves the random stream as one that is being captured, where nothing else can draw."""
+    def _random_stream_restored(self) -> Iterator[None]:
+        """Restore the random stream after a failed capture, which leaves it in a state where nothing can draw."""
         index = self.device.index if self.device.index is not None else torch.cuda.current_device()
         generator = torch.cuda.default_generators[index]
         before = generator.clone_state()
@@ -81,7 +81,7 @@ _streams: dict[torch.device, Any] = {}
 
 @contextlib.contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """The training on a stream of its own, as a capture needs it; the user's stream waits for it at the end."""
+    """Train on a stream of its own, as a capture needs; the user's stream waits for it at the end."""
     if device.type != "cuda":
         yield
         return

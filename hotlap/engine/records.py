@@ -1,4 +1,4 @@
-"""What a training tells: after each epoch, in between, and at its end."""
+"""What a training reports: after each epoch, in between, and at its end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """`seconds` is the training alone, until the device is done. Apart are `prepare_seconds`, in which the step was
-    tried, compiled and captured, and `evaluation_seconds`; the epoch took all three together.
+    """`seconds` is the training alone, until the device is done. `prepare_seconds`, in which the step was tried,
+    compiled and captured, and `evaluation_seconds` are counted apart; the epoch took all three together.
     """
 
     epoch: int  # from 1
@@ -48,7 +48,7 @@ class History:
 
 
 def seconds_apart(record: EpochRecord) -> str:
-    """What the epoch took besides its training, in words for a log."""
+    """Return the time the epoch took besides its training, in words for a log."""
     return f"prepare_seconds {record.prepare_seconds:.4f}  eval_seconds {record.evaluation_seconds:.4f}"
 
 

@@ -20,16 +20,16 @@ State = Literal["zero", "carry"]
 
 
 class StateRefused(EngineError):
-    """A state that would be carried between rows that do not follow each other."""
+    """The state would be carried between rows that do not follow each other."""
 
 
 class Recurrent(nn.Module):
-    """LSTM or GRU layers, then what `last` asks for: all steps, or the last one.
+    """LSTM or GRU layers that return their last step, or with `last=False` all steps.
 
     state="zero": `forward(window)`; the layers make the zeros themselves, on the device.
     state="carry": `forward(window, fresh)` with batches of exactly `lanes` rows; `fresh` marks the lanes that begin a
     new series. The state lives in two buffers made once, is written in place (a captured graph reads their addresses),
-    gets no gradient from later batches, and is saved with the weights: a run resumed within an epoch goes on with it.
+    gets no gradient from later batches, and is saved with the weights: a run resumed within an epoch continues with it.
     The trainer zeroes it when an epoch and an evaluation begin.
     """
 
@@ -47,9 +47,11 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         if cell not in ("lstm", "gru"):
-            raise EngineError(f"no recurrent cell {cell!r}; use 'lstm' or 'gru'")
+            raise EngineError(f"unknown recurrent cell {cell!r}; use 'lstm' or 'gru'")
         if (state == "carry") != (lanes is not None):
-            raise StateRefused(f"state={state!r} with lanes={lanes}: lanes, the batch size, belong to state='carry'")
+            raise StateRefused(
+                f"state={state!r} with lanes={lanes}: give lanes, the batch size, with state='carry' and only then"
+            )
         kind = nn.LSTM if cell == "lstm" else nn.GRU
         self.layers: nn.RNNBase = kind(features, hidden, layers, batch_first=True, dropout=dropout)
         self.state, self.lanes, self.last = state, lanes, last
@@ -71,7 +73,7 @@ class Recurrent(nn.Module):
         if window.shape[0] != self.lanes:
             raise StateRefused(
                 f"a batch of {window.shape[0]} rows cannot continue {self.lanes} lanes; "
-                "set batch_size and evaluation_batch to it"
+                f"set batch_size and evaluation_batch to {self.lanes}"
             )
         buffers = [getattr(self, name) for name in self._state_names()]
         begin = [carried.clone() for carried in buffers]  # the backward pass needs what the update below overwrites
@@ -86,7 +88,7 @@ class Recurrent(nn.Module):
         return outputs  # type: ignore[no-any-return]
 
     def reset(self) -> None:
-        """Zero, in place: at the start of an epoch, and around an evaluation."""
+        """Zero the state in place, as at the start of an epoch and around an evaluation."""
         if self.state == "carry":
             for name in self._state_names():
                 getattr(self, name).zero_()
@@ -99,19 +101,19 @@ def carrying(model: nn.Module) -> Iterator[Recurrent]:
 def _require_marks(fresh: Tensor) -> None:
     if fresh.dtype is not torch.bool:
         raise StateRefused(
-            f"fresh is {fresh.dtype}, not bool: it marks the lanes that begin a new series, the second tensor of "
-            "a batch of CarriedWindows; use those to train and to validate, with Trainer(…, inputs=2)"
+            f"fresh is {fresh.dtype}, not bool: it marks the lanes that begin a new series, and is the second tensor "
+            "of a batch of CarriedWindows; use these for training and validation, with Trainer(…, inputs=2)"
         )
 
 
 def require_order(
     model: nn.Module, shuffle: bool, batch_size: int, source: Any = None, split: str = "training"
 ) -> None:
-    """Refuses to carry a state over shuffled rows, rows that do not continue each other, or batches of another size."""
+    """Refuse to carry a state over shuffled rows, rows that do not continue each other, or batches of another size."""
     for module in carrying(model):
         if shuffle:
             raise StateRefused(
-                "state='carry' with shuffled rows: each state would go on from a window it has nothing to do with; "
+                "state='carry' with shuffled rows: each state would continue from an unrelated window; "
                 "set shuffle=False and train on CarriedWindows, or use state='zero'"
             )
         if source is not None and not getattr(source, "ordered", False):
@@ -137,7 +139,7 @@ def recurrent_layers(model: nn.Module) -> Iterator[nn.RNNBase]:
 
 
 def is_flat(layer: nn.RNNBase) -> bool:
-    """Whether all weights lie in one piece of memory in order, so that cuDNN copies nothing before each call."""
+    """Return whether all weights lie in order in one piece of memory, so that cuDNN copies nothing before each call."""
     weights = [weight for weight in layer._flat_weights if weight is not None]
     if len({weight.untyped_storage().data_ptr() for weight in weights}) != 1:
         return False
@@ -147,20 +149,20 @@ def is_flat(layer: nn.RNNBase) -> bool:
 
 
 def fast_layers(model: nn.Module, device: torch.device, batch_size: int, steps: int) -> list[str]:
-    """On CUDA flat weights and the kernels of hotlap.engine.nn; on a CPU the faster of torch's layers and the engine's,
-    measured. Says what was done.
+    """Use flat weights and the kernels of hotlap.engine.nn on CUDA, and on a CPU the faster of torch's layers and the
+    engine's, as measured. Return lines that say what was done.
 
     Call it once the model is on its device, before the optimizer is made.
     """
     if device.type == "cuda":
         moved, swapped = flatten(model), use_kernels(model)
-        told = {"moved into one piece of memory": moved, "run by hotlap's kernels where those are faster": swapped}
-        return [f"{count} recurrent layers {what}" for what, count in told.items() if count]
+        counts = {"moved into one piece of memory": moved, "run by hotlap's kernels where those are faster": swapped}
+        return [f"{count} recurrent layers {what}" for what, count in counts.items() if count]
     return use_faster_layers(model, batch_size, steps)
 
 
 def use_kernels(model: nn.Module) -> int:
-    """Lets every plain nn.LSTM and nn.GRU of the model be run by hotlap.engine.nn; parameters and names stay.
+    """Run every plain nn.LSTM and nn.GRU of the model by hotlap.engine.nn; parameters and names stay the same.
 
     A shape is measured at its first call, unless that is within a capture: the trainer rehearses a step before.
     """
@@ -174,7 +176,7 @@ def use_kernels(model: nn.Module) -> int:
 
 
 def flatten(model: nn.Module) -> int:
-    """Moves the weights of recurrent layers on CUDA into one piece each; returns how many had to be moved.
+    """Move the weights of each recurrent layer on CUDA into one piece of memory; return how many layers were moved.
 
     Call it after the model is on its device and before the optimizer is made or a graph is captured: the weights get
     new memory. `load_state_dict` writes in place and keeps them flat. On a CPU there is nothing to gain.

@@ -1,9 +1,9 @@
-"""LSTM and GRU layers on a CPU, with a backward pass written out.
+"""LSTM and GRU layers on a CPU, with a hand-written backward pass.
 
 torch's own layers build a graph of some twenty small operations a step and walk it back; on small batches the time goes
 into starting them. Here a step forward is six to eight operations into memory made once, a step backward is four or
-five, and everything that does not depend on the step before is one large product over all steps. Same mathematics,
-other order of additions.
+five, and everything that does not depend on the step before is one large product over all steps. The mathematics is the
+same; only the order of additions differs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of one layer: i
 class _LstmLayer(torch.autograd.Function):
     """One layer over `[step, feature, batch]`; gates in torch's order: input, forget, cell, output.
 
-    Features come before the batch, so that each gate is one contiguous block. `keep` what the backward pass needs; it
-    is asked for, because inside a function torch never says that gradients are off.
+    Features come before the batch, so that each gate is one contiguous block. `keep` says to save what the backward
+    pass needs; it is a parameter because inside a Function torch never reports that gradients are off.
     """
 
     @staticmethod
@@ -42,7 +42,7 @@ class _LstmLayer(torch.autograd.Function):
         tanh_c = x.new_empty(steps if keep else 1, hidden, batch)
         h[0], c[0] = h0, c0
         hs, cs, tanhs = h.unbind(0), c.unbind(0) * (1 if keep else steps), tanh_c.unbind(0) * (1 if keep else steps)
-        i, f, g, o = (part.unbind(0) for part in torch.split(gates, hidden, dim=1))
+        i, f, g, o = (gate.unbind(0) for gate in torch.split(gates, hidden, dim=1))
         both = gates[:, : 2 * hidden].unbind(0)
         for t, now in enumerate(gates.unbind(0)):
             now.addmm_(w_h, hs[t])
@@ -67,13 +67,13 @@ class _LstmLayer(torch.autograd.Function):
         by_output, to_cell = (tanh_c * o * (1 - o)).unbind(0), (o * (1 - tanh_c * tanh_c)).unbind(0)
         grads = torch.empty_like(gates).view(steps, 4, hidden, batch)
         three, fourth, flat = grads[:, :3].unbind(0), grads[:, 3].unbind(0), grads.flatten(1, 2).unbind(0)
-        w, given, kept = transposed(w_h), grad_h.unbind(0), f.unbind(0)
+        w, given, forget = transposed(w_h), grad_h.unbind(0), f.unbind(0)
         dh, dc = given[-1].contiguous().clone(), grad_c.clone(memory_format=torch.contiguous_format)
         for t in range(steps - 1, -1, -1):
             dc.addcmul_(dh, to_cell[t])
             torch.mul(dc, by_cell[t], out=three[t])
             torch.mul(dh, by_output[t], out=fourth[t])
-            dc.mul_(kept[t])
+            dc.mul_(forget[t])
             torch.mm(w, flat[t], out=dh)
             if t:
                 dh.add_(given[t - 1])
@@ -139,23 +139,23 @@ class _GruLayer(torch.autograd.Function):
 
 
 def transposed(weight: Tensor) -> Tensor:
-    """A copy: oneDNN was 30 times slower on the transposed view of a small matrix (ARM)."""
+    """Copy the transposed weight: oneDNN was 30 times slower on the transposed view of a small matrix (ARM)."""
     return weight.t().contiguous()
 
 
 def projected(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The input's part of all gates of all steps."""
+    """Return the input's contribution to all gates of all steps."""
     out = torch.matmul(weight, x)
     return out if bias is None else out.add_(bias.unsqueeze(1))
 
 
 def summed_product(grads: Tensor, values: Tensor) -> Tensor:
-    """The sum over all steps and rows of gradient times value: one product."""
+    """Sum gradient times value over all steps and rows in one product."""
     return grads.transpose(0, 1).flatten(1) @ values.transpose(1, 2).flatten(0, 1)
 
 
 def suits(layer: nn.RNNBase, x: Any) -> bool:
-    """Whether this file can stand in for torch's layer here."""
+    """Return whether this module can compute in place of torch's layer."""
     return (
         isinstance(x, Tensor)
         and x.device.type == "cpu"
@@ -170,7 +170,7 @@ def suits(layer: nn.RNNBase, x: Any) -> bool:
 
 
 def check(layer: nn.RNNBase, x: Tensor, hx: Any) -> None:
-    """torch's own errors for shapes that do not fit."""
+    """Raise torch's own errors for shapes that do not fit."""
     layer.check_input(x, None)
     if hx is not None:
         layer.check_forward_args(x, hx, None)
@@ -184,17 +184,17 @@ def layer_weights(layer: nn.RNNBase, number: int) -> Weights:
 
 
 def by_feature(layer: nn.RNNBase, x: Tensor) -> Tensor:
-    """`[step, feature, batch]` of the layer's input."""
+    """Return the layer's input as `[step, feature, batch]`."""
     return (x.permute(1, 2, 0) if layer.batch_first else x.transpose(1, 2)).contiguous()
 
 
 def by_row(layer: nn.RNNBase, x: Tensor) -> Tensor:
-    """Back again, as a view."""
+    """Undo `by_feature`, as a view."""
     return x.permute(2, 0, 1) if layer.batch_first else x.transpose(1, 2)
 
 
 def first_state(layer: nn.RNNBase, x: Tensor, given: Tensor | None) -> Tensor:
-    """`[layer, feature, batch]`."""
+    """Return the initial state as `[layer, feature, batch]`, zero if none is given."""
     return x.new_zeros(layer.num_layers, layer.hidden_size, x.shape[2]) if given is None else given.transpose(1, 2)
 
 
@@ -205,7 +205,7 @@ def between(layer: nn.RNNBase, outputs: Tensor, number: int) -> Tensor:
 
 
 class HostLSTM(nn.LSTM):
-    """torch.nn.LSTM, computed by this file on a CPU where it can be."""
+    """torch.nn.LSTM, computed by this module on a CPU where possible."""
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
         if not suits(self, input):
@@ -225,7 +225,7 @@ class HostLSTM(nn.LSTM):
 
 
 class HostGRU(nn.GRU):
-    """torch.nn.GRU, computed by this file on a CPU where it can be."""
+    """torch.nn.GRU, computed by this module on a CPU where possible."""
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
         if not suits(self, input):
@@ -242,9 +242,9 @@ class HostGRU(nn.GRU):
 
 
 def use_host_layers(model: nn.Module) -> int:
-    """Lets every plain nn.LSTM and nn.GRU of the model compute this way on a CPU; parameters and names stay.
+    """Let every plain nn.LSTM and nn.GRU of the model compute this way on a CPU; parameters and names stay the same.
 
-    Returns how many there are. On other devices, with other options and for packed sequences they are torch's.
+    Return how many there are. On other devices, with other options and for packed sequences torch computes them.
     """
     chosen = list(plain_layers(model))
     for layer in chosen:
@@ -257,7 +257,9 @@ UNTRACED: set[type[nn.RNNBase]] = set()
 
 
 def become_ours(layer: nn.RNNBase) -> None:
-    """Not to be traced by torch.compile. Said when first needed: it imports the compiler, which takes seconds."""
+    """Make a layer ours, which torch.compile must not trace. That is declared when first needed: it imports the
+    compiler, which takes seconds.
+    """
     ours = OURS[type(layer)]
     if ours not in UNTRACED:
         UNTRACED.add(ours)
@@ -266,34 +268,36 @@ def become_ours(layer: nn.RNNBase) -> None:
 
 
 def plain_layers(model: nn.Module) -> Iterator[nn.RNNBase]:
-    """A subclass has a forward of its own and is left alone."""
+    """Yield plain LSTM and GRU layers; a subclass has a forward of its own and is skipped."""
     return (module for module in model.modules() if type(module) in OURS and isinstance(module, nn.RNNBase))
 
 
 def use_faster_layers(model: nn.Module, batch_size: int, steps: int) -> list[str]:
-    """The same for the layers that are faster so, measured on a few steps of batches of this size; a line for each."""
+    """Replace the layers that the engine runs faster, measured on a few steps of batches of this size; return a line
+    for each.
+    """
     lines = []
     for layer in list(plain_layers(model)):
-        torchs, ours = seconds_of_both(layer, batch_size, min(steps, MEASURED_STEPS))
+        by_torch, ours = seconds_of_both(layer, batch_size, min(steps, MEASURED_STEPS))
         name = type(layer).__name__
-        if ours < torchs:
+        if ours < by_torch:
             become_ours(layer)
-        which = "the engine's" if ours < torchs else "torch's"
-        lines.append(f"{name} on the CPU: {which} ({1000 * torchs:.3g} ms by torch, {1000 * ours:.3g} by the engine)")
+        which = "the engine's" if ours < by_torch else "torch's"
+        lines.append(f"{name} on the CPU: {which} ({1000 * by_torch:.3g} ms by torch, {1000 * ours:.3g} by the engine)")
     return lines
 
 
 def seconds_of_both(layer: nn.RNNBase, batch_size: int, steps: int) -> tuple[float, float]:
-    """Forward and backward of a copy, by turns, the best of each. No random numbers are drawn."""
-    torchs = copy.deepcopy(layer)
-    torchs.dropout = 0.0
-    ours = copy.deepcopy(torchs)
+    """Time forward and backward of two copies by turns and return the best of each. No random numbers are drawn."""
+    reference = copy.deepcopy(layer)
+    reference.dropout = 0.0
+    ours = copy.deepcopy(reference)
     become_ours(ours)
     shape = (batch_size, steps) if layer.batch_first else (steps, batch_size)
     x = torch.full((*shape, layer.input_size), 0.1, dtype=next(layer.parameters()).dtype)
     best = [float("inf")] * 2
     for _ in range(MEASURED_ROUNDS):
-        for number, twin in enumerate((torchs, ours)):
+        for number, twin in enumerate((reference, ours)):
             started = time.perf_counter()
             twin(x)[0].sum().backward()
             best[number] = min(best[number], time.perf_counter() - started)

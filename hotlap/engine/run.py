@@ -38,19 +38,19 @@ class Run:
         self.tally = Tally(parts.geometry.windows, parts.device)
         self.looks = Looks(self.tally)
         self.average = Average(parts.model, parts.recipe.ema) if parts.recipe.ema is not None else None
-        kept = parts.recipe.checkpoints
-        self.writer = Writer(Path(kept.folder)) if kept is not None else None
+        checkpoints = parts.recipe.checkpoints
+        self.writer = Writer(Path(checkpoints.folder)) if checkpoints is not None else None
         self.is_over = False
         self.usual = processor.present()
         self.freezing = FrozenModules(parts.model)
         self._prepared = 0.0
         self.epochs_before = 0  # trained by an earlier process
-        self._told = False  # that a checkpoint could not be written
+        self._failure_reported = False  # that a checkpoint could not be written
 
     # Before the steps
 
     def prepare(self) -> None:
-        """What can be known to be wrong is told before the first step."""
+        """Raise before the first step whatever can be known to be wrong."""
         for phase in self.parts.phases:
             self.freezing.enter(phase)
             self._rates(phase)
@@ -63,7 +63,7 @@ class Run:
         monitor, parts = self.recipe.monitor, self.parts
         scores = [] if parts.valid is None else list(parts.evaluation.metrics)
         if monitor is not None and parts.own_evaluation is None and monitor not in (*scores, "loss"):
-            raise BadRecipe(f"monitor={monitor!r}, but the scores are {', '.join((*scores, 'loss'))}")
+            raise BadRecipe(f"monitor={monitor!r} is not a score; use one of {', '.join((*scores, 'loss'))}")
         if self.writer is not None:
             self.writer.prepare()
 
@@ -76,9 +76,9 @@ class Run:
         why = why_over(self.place, self.recipe.patience, self.parts.callbacks.names, epochs)
         self.is_over = why is not None
         if why is not None:
-            self.parts.say(f"nothing is trained: {why}")
+            self.parts.say(f"nothing to train: {why}")
         else:
-            self.parts.say(f"resumed from {path}: epoch {self.place.epoch + 1}, step {self.place.window + 1} of it")
+            self.parts.say(f"resumed from {path}: epoch {self.place.epoch + 1}, its step {self.place.window + 1}")
 
     def phases_left(self) -> Iterator[tuple[Phase, range]]:
         first = 0
@@ -89,14 +89,14 @@ class Run:
             first = epochs.stop
 
     def enter(self, phase: Phase, epochs: range) -> None:
-        """What is trained and how fast; graphs of another phase go."""
+        """Set what is trained and how fast; release the graphs of another phase."""
         parts, place = self.parts, self.place
         self.leave()
         self.freezing.enter(phase)
         begins = place.epoch == epochs.start and place.window == 0
         if begins and phase.fresh_optimizer:
             parts.optimizer.state.clear()
-        parts.optimizer.zero_grad(set_to_none=True)  # what others left there would be stepped by, also where frozen
+        parts.optimizer.zero_grad(set_to_none=True)  # leftovers would be applied, even where frozen
         begin_momenta(parts.optimizer)
         self.rates = self._rates(phase)
         self.rates.load(place.schedule if not begins else {})
@@ -129,7 +129,7 @@ class Run:
         return StreamedSteps(parts.train, *common)
 
     def _wanted(self) -> Mode | None:
-        """A resumed run is trained the way it was: a compiled step rounds otherwise."""
+        """Return the mode that a resumed run was trained in: a compiled step rounds differently."""
         mode = self.place.mode
         if mode is None:
             return None
@@ -142,7 +142,7 @@ class Run:
             del self.steps
 
     def begin(self, epoch: int) -> None:
-        """Order and learning rates of the epoch: device work, not waited for."""
+        """Set order and learning rates of the epoch: device work, not waited for."""
         first = self.place.window
         self.place.epoch = epoch
         self.started, self._prepared = time.perf_counter(), self.steps.prepare_seconds
@@ -163,29 +163,29 @@ class Run:
     # Between steps
 
     def due(self, window: int) -> bool:
-        """Whether something is to be done after this window besides going on."""
+        """Return whether anything besides the next step is due after this window."""
         now = self.parts.log.now
         now.step, now.rows = window + 1, now.rows + self.parts.geometry.window_rows
-        every, kept = self.recipe.log_every, self.recipe.checkpoints
-        saves = kept is not None and kept.steps is not None and (window + 1) % kept.steps == 0
-        return (window + 1) % every == 0 or saves or self.parts.interrupts.asked is not None
+        every, checkpoints = self.recipe.log_every, self.recipe.checkpoints
+        saves = checkpoints is not None and checkpoints.steps is not None and (window + 1) % checkpoints.steps == 0
+        return (window + 1) % every == 0 or saves or self.parts.interrupts.received is not None
 
     def pause(self, window: int) -> None:
-        done, kept = window + 1, self.recipe.checkpoints
+        done, checkpoints = window + 1, self.recipe.checkpoints
         self.place.window = done
-        if self.parts.interrupts.asked is not None:
+        if self.parts.interrupts.received is not None:
             self.interrupted()
         if (
-            kept is not None
-            and kept.steps is not None
-            and done % kept.steps == 0
+            checkpoints is not None
+            and checkpoints.steps is not None
+            and done % checkpoints.steps == 0
             and done < self.parts.geometry.windows
         ):
-            self._tell(self.looks.rest(done))  # HOST SYNC: a checkpoint of a broken state would be worth nothing
+            self._report(self.looks.rest(done))  # HOST SYNC: a checkpoint of a broken state would be worth nothing
             self._check_weights(done)
             self.save([LAST])
         elif (seen := self._arrived(done)) is not None:
-            self._tell(seen)
+            self._report(seen)
 
     def _arrived(self, done: int) -> LossRows | None:
         seen = self.looks.poll()
@@ -194,18 +194,18 @@ class Run:
         return seen or self.looks.poll()
 
     def interrupted(self) -> None:
-        """Ctrl-C between two steps: all is kept, then it does what it always does."""
+        """Save everything between two steps, then let Ctrl-C do what it always does."""
         self._check(self.looks.all(self.place.window))  # HOST SYNC: the last one
         self._check_weights(self.place.window)
         if self.writer is not None:
             self.save([LAST])
             self.writer.drain()
             why = self.writer.failed.get(LAST)
-            kept = f"the state is in {self.writer.folder / LAST}; go on with resume=True"
-            self.parts.say(f"interrupted: {kept if why is None else f'{why}; last good: {self.writer.last_good}'}")
+            saved = f"the state is in {self.writer.folder / LAST}; continue with resume=True"
+            self.parts.say(f"interrupted: {saved if why is None else f'{why}; last good: {self.writer.last_good}'}")
         self.parts.interrupts.pass_on()
 
-    def _tell(self, seen: LossRows) -> None:
+    def _report(self, seen: LossRows) -> None:
         self._check(seen)
         step = self.place.steps + seen.first + len(seen.rows)
         named = dict(zip(self.tally.names, seen.rows[-1], strict=True))
@@ -215,7 +215,7 @@ class Run:
         self._call(record)
 
     def _call(self, record: StepRecord | EpochRecord) -> bool:
-        """Whether a callback asked to stop that nobody asked before."""
+        """Call the callbacks; return whether one of them asked to stop and none had before."""
         callbacks, before = self.parts.callbacks, self.place.stopped_by
         callbacks.call(record)
         self.place.stopped_by = before or callbacks.stopped_by
@@ -233,8 +233,8 @@ class Run:
         raise NonFiniteLoss(self.place.steps + window + 1, self.place.epoch + 1, value, checkpoint, *what)
 
     def _check_weights(self, done: int) -> None:
-        """HOST SYNC, right behind another. A gradient may be broken where the loss is not, which only the step after
-        would show: none comes before the checkpoint.
+        """HOST SYNC, right behind another. A gradient may be broken although the loss is not, which only the next step
+        would show, and none comes before the checkpoint.
         """
         weights = [
             as_real(parameter)
@@ -245,12 +245,12 @@ class Run:
             return
         largest = torch.stack([norm.float() for norm in torch._foreach_norm(weights, math.inf)])
         if not bool(largest.isfinite().all()):
-            self._stop(done - 1, math.nan, "a weight is no number after")
+            self._stop(done - 1, math.nan, "a weight is not finite after")
 
     # After the steps
 
     def read_losses(self) -> dict[str, float]:
-        """HOST SYNC: the epoch's only one. The mean over the rows of each loss by name."""
+        """HOST SYNC: the epoch's only one. Return the mean over the rows of each loss by name."""
         geometry = self.parts.geometry
         self._meanwhile()
         seen = self.looks.all(geometry.windows)
@@ -265,14 +265,14 @@ class Run:
         }
 
     def _meanwhile(self) -> None:
-        """While the device still works on this epoch."""
+        """Do what can be done while the device still works on this epoch."""
         if self.place.epoch + 1 < self.phase_end:
             self.steps.foresee(self.place.epoch + 1)
         if self.writer is not None:
             self.writer.go_on()
 
     def evaluate(self) -> dict[str, float]:
-        """HOST SYNC: one, where the metrics are read. With the averaged weights where there are some."""
+        """HOST SYNC: one, where the metrics are read. Uses the averaged weights if there are any."""
         parts = self.parts
         if parts.valid is None and parts.own_evaluation is None:
             return {}
@@ -292,7 +292,7 @@ class Run:
             self.average.swap()
 
     def end(self, epoch: int, losses: dict[str, float]) -> None:
-        """Scores, checkpoints, records; whether it goes on."""
+        """Evaluate, save checkpoints, send records, and decide whether the training continues."""
         started = time.perf_counter()
         scores = self.evaluate()
         place, windows = self.place, self.parts.geometry.windows
@@ -316,17 +316,17 @@ class Run:
         self._keep(epoch, better)
         self.parts.log.put(record)
         if self._call(record) and self.writer is not None:
-            self.save([LAST])  # again: what is resumed must know of it
+            self.save([LAST])  # again: a resumed run must know of the stop
         self.is_over = self.is_over or place.stopped_by is not None
-        if self.parts.interrupts.asked is not None:
+        if self.parts.interrupts.received is not None:
             self.interrupted()
 
     def _judge(self, record: EpochRecord) -> bool:
-        """Whether this epoch is the best so far; ends the training when patience does."""
+        """Return whether this epoch is the best so far; end the training when patience runs out."""
         values = {"loss": record.loss, **record.scores}
         name = self.recipe.monitor or next(iter(record.scores), "loss")
         if name not in values:
-            raise BadRecipe(f"monitor={name!r}, but the scores are {', '.join(values)}")
+            raise BadRecipe(f"monitor={name!r} is not a score; use one of {', '.join(values)}")
         self.rates.epoch_ended(values[name])
         higher = is_higher_better(self.recipe.higher_is_better, self.parts.evaluation.metrics.get(name))
         watch(self.place, f"{'highest' if higher else 'lowest'} {name}", self.parts.say)
@@ -336,22 +336,22 @@ class Run:
         return better
 
     def _keep(self, epoch: int, better: bool) -> None:
-        kept = self.recipe.checkpoints
-        if kept is None:
+        checkpoints = self.recipe.checkpoints
+        if checkpoints is None:
             return
         names = [LAST]
-        if kept.best and better:
+        if checkpoints.best and better:
             names.append(BEST)
-        if kept.every is not None and (epoch + 1) % kept.every == 0:
+        if checkpoints.every is not None and (epoch + 1) % checkpoints.every == 0:
             names.append(every_name(epoch + 1))
         self.save(names)
 
     def save(self, names: Sequence[str]) -> None:
         assert self.writer is not None
         self.writer.put(state_of(self), names)
-        if self.writer.failed and not self._told:
-            self._told = True
-            self.parts.say(f"{next(iter(self.writer.failed.values()))}; the training goes on")
+        if self.writer.failed and not self._failure_reported:
+            self._failure_reported = True
+            self.parts.say(f"{next(iter(self.writer.failed.values()))}; the training continues")
 
     def history(self) -> History:
         place = self.place
@@ -359,7 +359,7 @@ class Run:
         return History(tuple(place.epochs), str(mode or Mode()), place.stopped_early, place.best_epoch)
 
     def close(self) -> None:
-        """As the user had it: what may be trained, and learning rates as numbers."""
+        """Restore what the user had: what may be trained, and learning rates as numbers."""
         self.leave()
         self.freezing.leave()
         for group, rate in zip(self.parts.optimizer.param_groups, self.parts.base_rates, strict=True):

@@ -1,4 +1,4 @@
-"""A run as a checkpoint holds it, and back: what is resumed goes on to the bit as if it had never ended."""
+"""A run as a checkpoint holds it, and back: a resumed run continues to the bit as if it had never ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS = (bool, int, float, tuple, list)
 
 @dataclass
 class Position:
-    """Where a run is: `epoch` and `window` are the next to be trained, `steps` those of whole epochs before."""
+    """Where a run is: `epoch` and `window` are the next to be trained, `steps` counts those of the epochs before."""
 
     epoch: int = 0
     window: int = 0
@@ -45,14 +45,14 @@ class Position:
     epochs: list[EpochRecord] = field(default_factory=list)
 
     def records(self) -> PlainList:
-        """Each made into a dict once: there may be thousands, and a checkpoint after each."""
+        """Return the records as dicts, each made once: there may be thousands, with a checkpoint after each."""
         known = self.__dict__.setdefault("_records", [])
         known += [asdict(record) for record in self.epochs[len(known) :]]
         return PlainList(known)
 
 
 class Resumable(Protocol):
-    """What is saved of a run."""
+    """The part of a run that is saved."""
 
     parts: Parts
     recipe: Recipe
@@ -67,11 +67,11 @@ def state_of(run: Resumable) -> State:
     parts, tally, steps = run.parts, run.tally, run.steps
     place = {attribute.name: getattr(run.place, attribute.name) for attribute in fields(run.place)}
     place |= {"primed": steps.primed, "schedule": run.rates.state(), "epochs": run.place.records()}
-    mode = steps.mode or steps.wanted  # before a resumed run's first whole step there is the one it was trained with
+    mode = steps.mode or steps.wanted  # before its first whole step a resumed run only has its old mode
     place["mode"] = None if mode is None else as_list(mode)
     optimizer = parts.optimizer.state_dict()
     for group, rate in zip(optimizer["param_groups"], parts.base_rates, strict=True):
-        group["lr"] = rate  # where the schedule is follows from the place
+        group["lr"] = rate  # the schedule's progress follows from the place
     return {
         "format": FORMAT,
         "place": place,
@@ -89,13 +89,13 @@ def state_of(run: Resumable) -> State:
 
 
 def averaged(model: nn.Module, average: Average) -> dict[str, torch.Tensor]:
-    """By the names of state_dict."""
+    """Return the averaged weights by the names of state_dict."""
     values = {id(parameter): value for parameter, value in zip(average.parameters, average.tensors, strict=True)}
     return {name: values[id(parameter)] for name, parameter in all_names(model) if id(parameter) in values}
 
 
 def load_average(model: nn.Module, average: Average, saved: dict[str, torch.Tensor]) -> None:
-    """Of a weight that an older checkpoint does not average, such as a complex one, the average begins as it is."""
+    """Load the averages; a weight that an older checkpoint does not average, such as a complex one, starts its own."""
     for own, parameter in zip(average.tensors, average.parameters, strict=True):
         own.copy_(parameter.detach())
     for name, own in averaged(model, average).items():
@@ -108,9 +108,9 @@ def as_list(mode: Mode) -> list[Any]:
 
 
 def passing_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Those that state_dict leaves out: a state carried from batch to batch is one."""
-    kept = model.state_dict()
-    return {name: buffer for name, buffer in model.named_buffers() if name not in kept}
+    """Return the buffers that state_dict leaves out, such as a state carried from batch to batch."""
+    saved = model.state_dict()
+    return {name: buffer for name, buffer in model.named_buffers() if name not in saved}
 
 
 def about(run: Resumable) -> dict[str, Any]:
@@ -136,10 +136,10 @@ def load_into(run: Resumable, state: State, path: Path) -> Position:
     for name, own in passing_buffers(parts.model).items():
         if name in state["buffers"] and state["buffers"][name].shape == own.shape:
             own.copy_(state["buffers"][name])
-    if parts.beside is not None and "loss" in state:  # a checkpoint from before losses were kept has none
+    if parts.beside is not None and "loss" in state:  # older checkpoints hold no loss
         require_same_model(parts.beside, state["loss"], path, "loss")
         parts.beside.load_state_dict(state["loss"])
-    _tell_settings(run, state["optimizer"])
+    _report_settings(run, state["optimizer"])
     parts.optimizer.load_state_dict(state["optimizer"])
     _lay_out(parts.optimizer)
     if parts.scaler is not None and state["scaler"]:
@@ -157,21 +157,22 @@ def _require_same_groups(optimizer: torch.optim.Optimizer, saved: State, path: P
     )
     if here != there:
         raise CheckpointOfAnotherModel(
-            f"{path} has an optimizer over groups of {there} parameters, this run's has {here}; resume it with the same"
+            f"{path} has an optimizer over groups of {there} parameters, but this run's has {here}; "
+            "resume with the same groups"
         )
 
 
-def _tell_settings(run: Resumable, saved: State) -> None:
-    """The learning rate is the one given; all else of the optimizer is the checkpoint's."""
+def _report_settings(run: Resumable, saved: State) -> None:
+    """Report the settings that the checkpoint decides: all of the optimizer's but the learning rate."""
     for here, there in zip(run.parts.optimizer.param_groups, saved["param_groups"], strict=True):
         for name, value in there.items():
             own = here.get(name, value)
             if name not in OWN and type(own) in SETTINGS and type(value) in SETTINGS and own != value:
-                run.parts.say(f"the optimizer has {name}={value}, as in the checkpoint; {own} was given")
+                run.parts.say(f"the optimizer uses {name}={value} from the checkpoint; {own} was given")
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Moments as their weights are, also from a checkpoint that has them in another order of dimensions."""
+    """Lay out moments like their weights, also from a checkpoint that has them in another order of dimensions."""
     for parameter, state in optimizer.state.items():
         alike = {name: entry for name, entry in state.items() if getattr(entry, "shape", None) == parameter.shape}
         for name, value in alike.items():
@@ -193,7 +194,7 @@ def _place(saved: dict[str, Any]) -> Position:
     epochs = [EpochRecord(**record) for record in saved["epochs"]]
     mode = saved["mode"]
     if mode is not None:
-        graph, compiled, way, *forked = mode  # a checkpoint from before there were forks has none
+        graph, compiled, way, *forked = mode  # checkpoints from before there were forks have none
         mode = Mode(graph, compiled, Way(*way), *forked)
     return Position(**{**saved, "epochs": epochs, "mode": mode})
 
@@ -206,17 +207,17 @@ def require_same_model(model: nn.Module, saved: dict[str, torch.Tensor], path: P
     differing = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
     first = differing[0]
     raise CheckpointOfAnotherModel(
-        f"{path} is of another {what}: {first} is {theirs.get(first, 'missing')} there and {own.get(first, 'missing')} "
-        f"here ({len(differing)} such)"
+        f"{path} is for another {what}: {first} is {theirs.get(first, 'missing')} there "
+        f"and {own.get(first, 'missing')} here ({len(differing)} differ)"
     )
 
 
 def _require_same_training(run: Resumable, state: State, path: Path) -> None:
-    """In the middle of an epoch all of it counts; after whole epochs the data and batches may change."""
+    """Require the same training: every setting within an epoch; after whole ones the data and batches may change."""
     here, there = about(run), state["about"]
     must = list(here) if state["place"]["window"] else ["optimizer", "ema"]
     for name in must:
-        if here[name] != there.get(name, here[name]):  # older checkpoints do not tell all
+        if here[name] != there.get(name, here[name]):  # older checkpoints do not hold all of them
             raise CheckpointOfAnotherModel(
-                f"{path} was trained with {name} {there[name]}, this run has {here[name]}; resume it with the same"
+                f"{path} was trained with {name} {there[name]}, but this run has {here[name]}; resume with the same"
             )

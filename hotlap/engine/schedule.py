@@ -1,7 +1,7 @@
-"""Learning rates over a phase, known ahead: the rates of a whole epoch go to the device as one table.
+"""Learning rates over a phase, known in advance: the rates of a whole epoch go to the device as one table.
 
-A schedule is a function of how far the phase is, so a resumed run needs none of its state. `FromTorch` runs a scheduler
-of torch's on a copy of the groups' rates; its state is kept.
+A schedule is a function of the phase's progress, so a resumed run needs none of its state. `FromTorch` runs a scheduler
+of torch's on a copy of the groups' rates; its state is saved.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ By = Literal["step", "epoch"]
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """`by` says how often the rate changes."""
+    """`by` says how often the rate changes: at each step or at each epoch."""
 
     by: By = "step"
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
-            raise BadRecipe(f"by={self.by!r} of a schedule; use one of {', '.join(get_args(By))}")
+            raise BadRecipe(f"by={self.by!r} for a schedule; use one of {', '.join(get_args(By))}")
 
     def factors(self, done: Floats) -> Floats:
-        """From how much is done (0 to 1) to what the rate is multiplied by."""
+        """Map how much of the phase is done (0 to 1) to what the rate is multiplied by."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ToAnEnd(Schedule):
-    """`end` is what is left of the rate when the phase ends."""
+    """`end` is the share of the rate that is left when the phase ends."""
 
     end: float = 0.01
 
@@ -62,7 +62,7 @@ class Cosine(_ToAnEnd):
 
 @dataclass(frozen=True)
 class Steps(Schedule):
-    """Multiplied by `factor` at each of these shares of the phase."""
+    """Multiply the rate by `factor` at each of these shares of the phase."""
 
     at: tuple[float, ...] = (0.5, 0.75)
     _: KW_ONLY
@@ -86,7 +86,7 @@ class Steps(Schedule):
 @dataclass(frozen=True)
 class FromTorch(Schedule):
     """`make(optimizer)` returns a scheduler of torch.optim.lr_scheduler that changes learning rates and nothing else:
-    momentum is not cycled. By the step it costs the host some microseconds a step, at the beginning of each epoch.
+    momentum is not cycled. With by="step" it costs the host some microseconds per step, at the start of each epoch.
     """
 
     make: Callable[[torch.optim.Optimizer], Any]
@@ -115,7 +115,7 @@ def _require(condition: bool, schedule: Schedule, name: str, use: str) -> None:
 
 
 class Rates:
-    """The learning rates of one phase, a row a group, as tables of one epoch each."""
+    """The learning rates of one phase: one table per epoch, one row per group."""
 
     def __init__(self, base: Sequence[float], schedule: Schedule | None, warmup: int, epochs: int, steps: int) -> None:
         self.base = np.asarray(base, dtype=np.float64)
@@ -124,11 +124,11 @@ class Rates:
 
     @property
     def vary(self) -> bool:
-        """Within an epoch."""
+        """Whether the rates change within an epoch."""
         return self.warmup > 0 or (self.schedule is not None and self.schedule.by == "step")
 
     def table(self, epoch: int) -> Floats:
-        """[group, step] of the epoch, counted from the start of the phase."""
+        """Return the rates as [group, step] for an epoch counted from the start of the phase."""
         first = epoch * self.steps
         numbers = np.arange(first, first + self.steps)
         rates = self._scheduled(epoch, numbers)
@@ -163,12 +163,12 @@ class Rates:
 class _Shadow:
     """A scheduler on an optimizer of its own, which has the same rates and trains nothing.
 
-    Its state is that of the beginning of the epoch: the table is drawn from it again after a resume.
+    Its saved state is that of the start of the epoch, from which a resumed run computes the table again.
     """
 
     def __init__(self, base: Sequence[float], schedule: FromTorch) -> None:
         groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": float(rate)} for rate in base]
-        # Numbers that no scheduler would set: what it multiplies or sets shows.
+        # Numbers that no scheduler would set, so that any change to them shows.
         self.optimizer = torch.optim.SGD(groups, momentum=0.4321, weight_decay=0.4321)
         self._fixed = self._all_but_rates()
         self.scheduler = schedule.make(self.optimizer)
@@ -218,24 +218,24 @@ class _Shadow:
         return isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
     def _require_scheduler(self) -> None:
-        """Of this optimizer: the rates of another one would never change these."""
+        """Require a torch scheduler of this optimizer: the rates of another one would never change these."""
         kind = type(self.scheduler).__name__
         if not isinstance(self.scheduler, torch.optim.lr_scheduler.LRScheduler):
             raise BadRecipe(
-                f"make of FromTorch returned {kind}; return a scheduler of torch, such as StepLR(optimizer, 30)"
+                f"make= of FromTorch returned {kind}; return a torch scheduler, such as StepLR(optimizer, 30)"
             )
         if self.scheduler.optimizer is not self.optimizer:
             raise BadRecipe(
-                f"make of FromTorch returned a {kind} of another optimizer; make it of the one that make is given"
+                f"make= of FromTorch returned a {kind} of another optimizer; create it for the one that make= is given"
             )
         if self.by == "step" and self._needs_score():
             raise BadRecipe(f'{kind} follows the score of an epoch; use FromTorch(make, by="epoch")')
 
     def _require_rates_alone(self) -> None:
-        """Only rates reach the optimizer that trains."""
+        """Refuse a scheduler that changes anything else: only rates reach the optimizer that trains."""
         for was, now in zip(self._fixed, self._all_but_rates(), strict=True):
             if changed := sorted(name for name in was if was[name] != now[name]):
                 raise BadRecipe(
-                    f"{type(self.scheduler).__name__} changes {', '.join(changed)}, and FromTorch follows learning "
-                    "rates alone; make it with cycle_momentum=False, or take a scheduler that changes nothing else"
+                    f"{type(self.scheduler).__name__} changes {', '.join(changed)}, but FromTorch only follows "
+                    "learning rates; create it with cycle_momentum=False, or use a scheduler that changes nothing else"
                 )

@@ -1,4 +1,4 @@
-"""What the trainer asks of data. The sources of hotlap.engine.data fit, and so does anything else of this form."""
+"""What the trainer needs of data. The sources of hotlap.engine.data fit, and so does anything else of this form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that a training step changes, set aside and put back to the bit, in place: graphs hold the addresses."""
+"""Save all that a training step changes and restore it to the bit, in place: graphs hold the addresses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TORCH_OWN = frozenset(vars(nn.Module()))  # parameters, buffers, hooks: not the 
 
 
 class Snapshot:
-    """`counters` are attributes of objects that count on the host. With `captured` a graph may hold the state that an
-    optimizer makes for a parameter meanwhile, so that it stays; else it goes.
+    """`counters` are attributes of objects that count on the host. State that the optimizer makes for a parameter
+    meanwhile is removed, but with `captured` it stays, since a graph may hold it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Snapshot:
         self.copies = [tensor.detach().clone() for tensor in self.tensors]
         places = [(group, "lr") for group in optimizer.param_groups]
         places += [(vars(holder), name) for holder, name in counters]
-        self.others = [(held, name, held[name]) for held, name in places if not isinstance(held[name], Tensor)]
+        self.host_values = [(held, name, held[name]) for held, name in places if not isinstance(held[name], Tensor)]
         self.scale = None if scaler is None else scaler.state_dict()  # host sync, once a phase
         self.random = random_states()
 
@@ -55,7 +55,7 @@ class Snapshot:
         with torch.no_grad():
             for tensor, copy in zip(self.tensors, self.copies, strict=True):
                 tensor.detach().copy_(copy)
-        for state, name, value in self.others:
+        for state, name, value in self.host_values:
             state[name] = value
         if self.scaler is not None and self.scale:
             self.scaler.load_state_dict(self.scale)
@@ -63,7 +63,7 @@ class Snapshot:
         set_random_states(self.random)
 
     def _put_back_states(self) -> None:
-        """The same objects in the same places: an optimizer may have replaced what it had."""
+        """Put the same objects back in the same places: an optimizer may have replaced what it had."""
         held = self.optimizer.state
         for parameter, state, before in self.states:
             held[parameter] = state
@@ -80,15 +80,16 @@ def moved(parameters: list[Tensor], before: list[Tensor]) -> list[Tensor]:
     return [parameter.detach() - old for parameter, old in zip(parameters, before, strict=True)]
 
 
-def disagreement(one: list[Tensor], other: list[Tensor]) -> float:
-    """Between two updates from the same state: the norm of the difference over that of the first. Host sync."""
-    apart = sum(float((a.double() - b.double()).nan_to_num().square().sum()) for a, b in zip(one, other, strict=True))
-    size = sum(float(a.double().nan_to_num().square().sum()) for a in one)
+def disagreement(expected: list[Tensor], found: list[Tensor]) -> float:
+    """Return the norm of the difference of two updates from the same state, over that of the first. Host sync."""
+    pairs = zip(expected, found, strict=True)
+    apart = sum(float((a.double() - b.double()).nan_to_num().square().sum()) for a, b in pairs)
+    size = sum(float(a.double().nan_to_num().square().sum()) for a in expected)
     return float((apart / size) ** 0.5) if size > 0 else 0.0
 
 
 def random_states() -> dict[str, Any]:
-    """Of torch on the host and on each GPU in use, of numpy and of Python; plain values that a checkpoint can hold."""
+    """Return the states of torch (host and current GPU), numpy and Python, as values that a checkpoint can hold."""
     kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     assert kind == "MT19937"
     version, numbers, next_gauss = random.getstate()
@@ -103,7 +104,7 @@ def random_states() -> dict[str, Any]:
 
 
 def seed_streams(seed: int) -> None:
-    """All of those below."""
+    """Seed every stream of `random_states`."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -120,11 +121,11 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 
 class Attributes:
-    """What modules hold besides the values of tensors: put back, a forward that counts or makes buffers was not."""
+    """What modules hold besides the values of tensors; `put_back` undoes a forward that counts or makes buffers."""
 
     def __init__(self, model: nn.Module) -> None:
-        held = [part for module in model.modules() for part in (vars(module), module._buffers)]
-        self.before = [(part, dict(part)) for part in held]
+        spaces = [space for module in model.modules() for space in (vars(module), module._buffers)]
+        self.before = [(space, dict(space)) for space in spaces]
         loose = [value for module in model.modules() for name, value in vars(module).items() if name not in TORCH_OWN]
         self.contents = [(value, copy(value)) for value in loose if type(value) in CONTAINERS]
         self.tensors = [
@@ -138,16 +139,16 @@ class Attributes:
         with torch.no_grad():
             for tensor, value in self.tensors:
                 tensor.detach().copy_(value)
-        for part, before in self.before:
-            for name in {*part, *before}:
+        for space, before in self.before:
+            for name in {*space, *before}:
                 if name not in before:
-                    del part[name]
-                elif part.get(name) is not before[name]:
-                    part[name] = before[name]
+                    del space[name]
+                elif space.get(name) is not before[name]:
+                    space[name] = before[name]
 
 
 class HostTraces:
-    """What a step left behind on the host besides tensors: a replay would not do it again."""
+    """What a step leaves behind on the host besides tensors: a replay would not do it again."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.model, self.device = model, device
@@ -166,7 +167,7 @@ class HostTraces:
         return None
 
     def _attributes(self) -> dict[tuple[str, str], Any]:
-        """Numbers by their value, buffers by which tensor they are: one that is replaced would be replaced once."""
+        """Return numbers by value and buffers by identity: one that forward replaces would be replaced only once."""
         found: dict[tuple[str, str], Any] = {}
         for path, module in self.model.named_modules():
             found |= {(path, name): value for name, value in vars(module).items() if isinstance(value, PLAIN)}

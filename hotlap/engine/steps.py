@@ -38,10 +38,10 @@ class Steps(Protocol):
     prepare_seconds: float
 
     def foresee(self, epoch: int) -> None:
-        """What of the next epoch can be done while the device works on this one."""
+        """Prepare the next epoch as far as possible while the device works on this one."""
 
     def begin(self, epoch: int, first: int) -> None:
-        """An epoch, from its window `first` on."""
+        """Begin an epoch at its window `first`."""
 
     def __call__(self, window: int) -> None: ...
 
@@ -49,14 +49,14 @@ class Steps(Protocol):
 
 
 class Common:
-    """What both kinds share: when the way to run the step is chosen, and from what state."""
+    """What resident and streamed steps share: when the way to run the step is chosen, and from which state."""
 
     def __init__(
         self, update: Update, model: nn.Module, geometry: Geometry, recipe: Recipe, recorder: Recorder | None, say: Say
     ) -> None:
         self.update, self.model, self.geometry, self.recipe = update, model, geometry, recipe
-        other = beside(update.forward.loss, update.forward.step)
-        self.whole = model if other is None else nn.ModuleDict({"model": model, "loss": other})
+        loss = beside(update.forward.loss, update.forward.step)
+        self.whole = model if loss is None else nn.ModuleDict({"model": model, "loss": loss})
         self.recorder, self.say = recorder, say
         self.device = update.tally.device
         self.mode: Mode | None = None
@@ -66,7 +66,7 @@ class Common:
         self.prepare_seconds = 0.0
         self._compiled: LossOf | None = None
 
-    def kept(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         update = self.update
         tensors = [*self.whole.parameters(), *self.whole.buffers(), update.tally.step, update.tally.losses]
         tensors += [metric.totals for metric in update.metrics.values()]
@@ -80,11 +80,11 @@ class Common:
 
         parameters, ways = self.update.parameters, self._ways()
         return Trial(
-            work, self.kept(), traces, parameters, self.recorder, windows, self.steps_ahead, ways, self._may_fork()
+            work, self.snapshot(), traces, parameters, self.recorder, windows, self.steps_ahead, ways, self._may_fork()
         )
 
     def _may_fork(self) -> bool:
-        """Not where numbers are cast on the way, or a forward is done again in the backward."""
+        """Return whether the step may fork: not where numbers are cast or the backward pass repeats a forward."""
         casts, again = self.recipe.precision not in ("fp32", "tf32"), self.recipe.activation_checkpointing
         return self.recorder is not None and self.recorder.lanes() is not None and not casts and not again
 
@@ -94,7 +94,7 @@ class Common:
         return ways_to_try(self.recipe, self.model, self.device, self.steps_ahead)
 
     def choose(self, work: Callable[[Mode], Work], windows: int, seconds: float) -> ExecutionChoice:
-        """Seconds: what a step has taken so far."""
+        """Choose how to run the step; `seconds` is what a step has taken so far."""
         alone = needs_no_trial(self.recipe, self.recorder is not None, seconds * self.steps_ahead)
         only = self._ways()
         if self.wanted is None and alone and len(only) == 1:
@@ -108,8 +108,8 @@ class Common:
 
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
-        """What is done within is no training, and is told apart; the device is idle before and after."""
-        self.finish()  # HOST SYNC: a few a phase
+        """Count the time within apart from training; the device is idle before and after."""
+        self.finish()  # HOST SYNC: a few per phase
         started = time.perf_counter()
         try:
             yield
@@ -122,21 +122,21 @@ class Common:
             self.recorder.finish()
 
     def rehearse(self, items: Iterable[Any]) -> None:
-        """A window forward and backward, undone to the bit: what a GPU does once in a phase, such as loading kernels
-        and choosing convolutions by measurement, takes seconds, which the first step would pay otherwise.
+        """Run a window forward and backward and undo it to the bit: what a GPU does once per phase, such as loading
+        kernels and choosing convolutions by measurement, takes seconds that the first step would pay otherwise.
         """
         if self.recorder is None:
             return
         with self.preparing():
-            kept = self.kept()
+            snapshot = self.snapshot()
             self.update.gradients(items, self.geometry.window, self.plain_loss)
-            kept.put_back()
+            snapshot.put_back()
 
     def foresee(self, epoch: int) -> None:
-        """Streamed batches are made by threads, from the epoch's beginning on."""
+        """Do nothing for streamed data: threads make its batches from the start of the epoch."""
 
     def plain_loss(self, item: Any) -> Found:
-        """Of one batch of a window."""
+        """Return the loss of one batch of a window."""
         raise NotImplementedError
 
     def loss_of(self, mode: Mode) -> LossOf:
@@ -182,11 +182,11 @@ class ResidentSteps(Common):
         if self.ahead is not None and first < self.geometry.full:
             self.ahead.begin()
 
-    def kept(self) -> Snapshot:
-        kept = super().kept()
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
         if self.ahead is not None:
-            kept.add(self.ahead.batch)
-        return kept
+            snapshot.add(self.ahead.batch)
+        return snapshot
 
     def __call__(self, window: int) -> None:
         if window >= self.geometry.full:
@@ -197,7 +197,7 @@ class ResidentSteps(Common):
             self._first(window)
 
     def _first(self, window: int) -> None:
-        """The first step is done as it is: it makes the optimizer's state, which no replay could."""
+        """Run the first step as it is: it makes the optimizer's state, which no replay could."""
         if self.primed:
             with self.preparing():
                 self._choose(window, 0.0)
@@ -235,10 +235,10 @@ class ResidentSteps(Common):
         try:
             return choose(trial, self.recipe, Mode(graph=True, way=present())).run
         finally:
-            trial.kept.put_back()
+            trial.snapshot.put_back()
 
     def _may_gather_ahead(self) -> bool:
-        """Plain tensors: what is mapped may draw random numbers, and would draw them for a batch that never comes."""
+        """Allow plain tensors only: a mapped source may draw random numbers, even for a batch that is never used."""
         return self._may_fork() and type(self.source) is Tensors and self.geometry.accumulate == 1
 
     def _full_ahead(self, forks: Forks, coming: Ahead) -> None:
@@ -251,7 +251,7 @@ class ResidentSteps(Common):
         self.update(self._parts(self._index()), self.geometry.window, loss_of)
 
     def _index(self) -> Tensor:
-        """The rows of the window the device is at."""
+        """Return the rows of the window the device is at."""
         return self.by_window.index_select(0, self.update.tally.step).view(-1)
 
     def _tail(self) -> None:
@@ -262,7 +262,7 @@ class ResidentSteps(Common):
         return [index[first : first + size] for first in range(0, len(index), size)]
 
     def plain_loss(self, item: Any) -> Found:
-        """From the rows to gather: one batch at a time is in memory, and a compiler sees the gather too."""
+        """Gather the rows with the loss: one batch at a time is in memory, and a compiler sees the gather too."""
         return self.update.forward(with_rows(self.source.gather(item), len(item)))
 
 
@@ -274,7 +274,7 @@ class StreamedSteps(Common):
         self.replay: Work | None = None
         self.run: Callable[[Sequence[Batch]], None] | None = None
         self.static: list[Batch] = []
-        self.told = False
+        self.shapes_reported = False
 
     def begin(self, epoch: int, first: int) -> None:
         order = epoch_order(self.source.rows, self.recipe.seed, epoch, torch.device("cpu"), self.recipe.shuffle)
@@ -291,7 +291,7 @@ class StreamedSteps(Common):
         if len(batches) < len(sizes):
             raise DataMismatch(
                 f"the data ended early: {len(batches)} of the {len(sizes)} batches of step {window + 1} came, "
-                f"though its source says {self.source.rows} rows"
+                f"but its source reports {self.source.rows} rows"
             )
         if window >= self.geometry.full:
             self.update(batches, sizes, self.plain_loss)
@@ -350,16 +350,16 @@ class StreamedSteps(Common):
         for static, batch in zip(self.static, batches, strict=True):
             shapes = [(tensor.shape, tensor.dtype) for tensor in batch]
             if shapes != [(tensor.shape, tensor.dtype) for tensor in static]:
-                if not self.told:
+                if not self.shapes_reported:
                     seen = ", ".join(str(tuple(tensor.shape)) for tensor in batch)
                     was = ", ".join(str(tuple(tensor.shape)) for tensor in static)
-                    self.say(f"shapes change within the epoch ({seen} after {was}): such batches run eager")
-                self.told = True
+                    self.say(f"shapes change within the epoch ({seen} after {was}): such batches run eagerly")
+                self.shapes_reported = True
                 return False
         return True
 
     def close_batches(self) -> None:
-        """A reader may have threads at work on batches that nobody will ask for."""
+        """Close the batches: a reader may have threads at work on some that will never be requested."""
         close = getattr(self.batches, "close", None)
         if close is not None:
             close()

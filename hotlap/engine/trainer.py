@@ -1,4 +1,4 @@
-"""The way in: `Trainer(model, loss, optimizer, recipe).fit(train, valid, epochs=…)`."""
+"""The entry point: `Trainer(model, loss, optimizer, recipe).fit(train, valid, epochs=…)`."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
 class Trainer:
-    """`model(*inputs)` and `loss(outputs, *targets)`: the first `inputs` tensors of a batch are the model's.
+    """Trains `model(*inputs)` by `loss(outputs, *targets)`: the first `inputs` tensors of a batch go to the model.
 
     For anything else give `step(model, batch)`, which returns a loss or a dict of losses, in place of `loss`. `metrics`
     are computed on the validation split, `train_metrics` within the steps; `evaluate(model)` returns scores of the
-    user's own. `say` gets one line for each decision; `progress` gets a line a second at most, from another thread.
+    user's own. `say` gets one line for each decision; `progress` gets at most one a second, from another thread.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Trainer:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         if (loss is None) == (step is None):
-            raise BadRecipe("give either loss or step: step(model, batch) stands for model and loss together")
+            raise BadRecipe("give either loss or step: step(model, batch) replaces the model's call and the loss")
         if step is not None and train_metrics:
             raise BadRecipe("train_metrics need the model's outputs, which a step of your own keeps to itself")
         require_plain_step(optimizer)
@@ -92,7 +92,7 @@ class Trainer:
         epochs: int | None = None,
         resume: bool | Path | str = False,
     ) -> History:
-        """Trains to the end, or goes on from the last checkpoint of the recipe's folder, or from the one named."""
+        """Train to the end; `resume` continues from the last checkpoint in the recipe's folder or the one named."""
         self._check(train, valid)
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
         if valid is not None:
@@ -124,9 +124,9 @@ class Trainer:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        """Within, the model has the averaged weights of the last fit: to evaluate them, or to save them."""
+        """Give the model the averaged weights of the last fit within the block, to evaluate or to save them."""
         if self._average is None:
-            raise BadRecipe("no weights were averaged: fit with Recipe(ema=0.999) before")
+            raise BadRecipe("no weights were averaged: fit with Recipe(ema=0.999) first")
         self._average.swap()
         try:
             yield self.model
@@ -134,7 +134,7 @@ class Trainer:
             self._average.swap()
 
     def evaluate(self, source: AnySource) -> dict[str, float]:
-        """The metrics on any split, with the weights as they are."""
+        """Return the metrics on any split, with the present weights."""
         self._check(None, source)
         require_order(self.model, False, self._evaluation_batch(), source, "validation")
         self._move()
@@ -144,7 +144,7 @@ class Trainer:
                     return dict(self._by_step(source)(self.model))
             evaluation = self._evaluation()
             if not evaluation.metrics:
-                raise BadRecipe("there is nothing to evaluate by: give metrics={…}; evaluate=… has data of its own")
+                raise BadRecipe("nothing to evaluate with: give metrics={…}, since evaluate=… uses data of its own")
             return evaluation(source, self.device)
 
     # Making a run
@@ -159,11 +159,11 @@ class Trainer:
                     "such as Tensors(inputs, targets)"
                 )
             if split.rows == 0:
-                raise EmptySplit(f"the {name} split is empty: it has no row")
+                raise EmptySplit(f"the {name} split is empty: it has no rows")
             where = torch.device(getattr(split, "device", self.device))
             if hasattr(split, "gather") and where not in (self.device, torch.device(self.device.type)):
                 raise DataElsewhere(
-                    f"the {name} data is on {where}, the model trains on {self.device}; make it resident there "
+                    f"the {name} data is on {where}, but the model trains on {self.device}; make it resident there "
                     "(hotlap.engine.data.resident(…, device=…)) or stream it"
                 )
 
@@ -179,9 +179,10 @@ class Trainer:
     def _phases(self, epochs: int | None) -> tuple[Phase, ...]:
         phases = self.recipe.phases or ((Phase(epochs),) if epochs is not None else ())
         if not phases:
-            raise BadRecipe("say how long to train: fit(…, epochs=10), or phases in the recipe")
+            raise BadRecipe("say how long to train: fit(…, epochs=10), or give phases in the recipe")
         if epochs is not None and sum(phase.epochs for phase in phases) != epochs:
-            raise BadRecipe(f"epochs={epochs}, but the phases of the recipe are {sum(p.epochs for p in phases)} epochs")
+            total = sum(phase.epochs for phase in phases)
+            raise BadRecipe(f"epochs={epochs}, but the phases of the recipe add up to {total}; leave epochs out")
         return phases
 
     def _move(self) -> None:
@@ -195,7 +196,7 @@ class Trainer:
             metric.to(self.device)
 
     def _is_sparse(self) -> bool:
-        """Sparse gradients, of embeddings, take neither fused optimizers nor graphs."""
+        """Return whether embeddings have sparse gradients, which work with neither fused optimizers nor graphs."""
         return any(getattr(module, "sparse", False) is True for module in self.model.modules())
 
     def _recorder(self) -> Recorder | None:
@@ -220,7 +221,7 @@ class Trainer:
             own, valid = self._by_step(valid), None
         seed_streams(recipe.seed)
         if not self.model.training:
-            self.model.train()  # else parts that are kept in evaluation mode stay so
+            self.model.train()  # otherwise modules kept in evaluation mode stay so
         base_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
         make_fast(self.optimizer, self.device, recorder is not None, not self._is_sparse())
         return Parts(
@@ -258,14 +259,14 @@ class Trainer:
         return self.recipe.evaluation_batch or lanes or 4 * self.recipe.batch_size
 
     def _by_step(self, valid: AnySource) -> Evaluate:
-        """The model's outputs are the step's own, so that nothing but its loss can be told of the validation split."""
+        """Evaluate the validation split by the step's loss alone: the model's outputs are not seen here."""
 
         def evaluate(model: nn.Module) -> dict[str, float]:
             total, rows = torch.zeros((), device=self.device), 0
             for batch in batches_of(valid, self.recipe.evaluation_batch or self.recipe.batch_size, self.device):
                 total += self.forward(batch)[0]["loss"] * len(batch[0])
                 rows += len(batch[0])
-            return {"valid_loss": float(total / rows)}  # host sync: one an evaluation
+            return {"valid_loss": float(total / rows)}  # host sync: one per evaluation
 
         return evaluate
 
@@ -274,7 +275,7 @@ class Trainer:
         return self.forward.named(self.loss(outputs, *targets))["loss"]
 
     def _close(self, run: Run) -> None:
-        """Also on the way out of an error, which stays: what was handed over is written, threads are gone."""
+        """Write what was handed over and end the threads, also after an error, which is still the one raised."""
         under_way = sys.exc_info()[1]
         try:
             run.close()
@@ -297,7 +298,7 @@ class Trainer:
         training = sum(record.seconds for record in run.place.epochs[run.epochs_before :])
         lines = parts.callbacks.slow(training) if training else []
         if parts.log.dropped:
-            lines.append(f"the log could not follow: {parts.log.dropped} records were left out")
+            lines.append(f"the log could not keep up: {parts.log.dropped} records were dropped")
         if parts.log.failed:
             lines.append(parts.log.failed)
         for line in lines:
@@ -306,20 +307,22 @@ class Trainer:
 
 def _require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, Metric]) -> None:
     if "loss" in (*metrics, *train_metrics):
-        raise BadRecipe('a metric is named "loss", as the training loss is; name it otherwise, such as "valid_loss"')
-    both = [name for name, metric in metrics.items() if any(metric is other for other in train_metrics.values())]
-    if both:
-        raise BadRecipe(f"metrics and train_metrics share {both[0]!r}, which counts for one of them; make it twice")
+        raise BadRecipe('a metric is named "loss", like the training loss; use another name, such as "valid_loss"')
+    in_steps = list(train_metrics.values())
+    shared = [name for name, metric in metrics.items() if any(metric is counted for counted in in_steps)]
+    if shared:
+        raise BadRecipe(f"metrics and train_metrics share {shared[0]!r}; create a metric of its own for each of them")
 
 
-def _require_known(optimizer: Optimizer, model: nn.Module, other: nn.Module | None) -> None:
-    """What belongs to neither would be trained by the trial steps too, and be in no checkpoint."""
-    known = {id(parameter) for part in (model, other) if part is not None for parameter in part.parameters()}
+def _require_known(optimizer: Optimizer, model: nn.Module, loss: nn.Module | None) -> None:
+    """Refuse tensors of neither model nor loss: trial steps would train them too, and no checkpoint would hold them."""
+    known = {id(parameter) for module in (model, loss) if module is not None for parameter in module.parameters()}
     owned = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     strange = [tensor for tensor in owned if id(tensor) not in known]
     if strange:
         shape = tuple(strange[0].shape)
         raise BadRecipe(
             f"{len(strange)} of the {len(owned)} tensors of the optimizer, the first of shape {shape}, belong neither "
-            "to the model nor to the loss; give it model.parameters(), and put what else is trained into the model"
+            "to the model nor to the loss; give it model.parameters(), and make anything else that is trained part of "
+            "the model"
         )

@@ -1,6 +1,6 @@
-"""One optimizer step, whole: forward, loss, backward, unscale, clip, step, averages, and its loss written down.
+"""One whole optimizer step: forward, loss, backward, unscale, clip, step and averages, and its loss recorded.
 
-Nothing here waits for the device or depends on the host but for the shapes: the same code runs step by step or is
+Nothing here waits for the device or depends on the host except for shapes: the same code runs step by step or is
 captured once and replayed.
 """
 
@@ -30,7 +30,7 @@ LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Forward:
-    """From a batch to its losses. `step(model, batch)` stands for model and loss where it is given."""
+    """Computes the losses of a batch. `step(model, batch)`, if given, replaces model and loss."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Forward:
         return (losses, outputs, targets) if self.keeps_outputs else (losses, None, ())
 
     def outputs(self, batch: Batch) -> Any:
-        """What the model returns, in float32: losses and metrics are not computed in half precision."""
+        """Return the model's outputs in float32: losses and metrics are not computed in half precision."""
         inputs = [self._laid_out(tensor) for tensor in batch[: self.inputs]]
         with self._casting(batch[0].device.type):
             outputs = self.model(*inputs)
@@ -85,7 +85,7 @@ class Forward:
             raise BadRecipe(f"the loss returned {type(found).__name__}; return a tensor or a dict of tensors")
         found = {name: one_number(name, value) for name, value in found.items()}
         if unknown := set(self.weights) - set(found):
-            raise BadRecipe(f"loss_weights names {sorted(unknown)}; the loss returned {sorted(found)}")
+            raise BadRecipe(f"loss_weights names {sorted(unknown)}, but the loss returned {sorted(found)}")
         require_no_total(found)
         total = sum(self.weights.get(name, 1.0) * value for name, value in found.items())
         return {"loss": total, **{name: value for name, value in found.items() if name != "loss"}}
@@ -93,7 +93,7 @@ class Forward:
 
 def one_number(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        raise BadRecipe(f"the loss returned a {type(value).__name__} as {name!r}; return tensors, of one number each")
+        raise BadRecipe(f"the loss returned {name!r} of type {type(value).__name__}; return tensors of one number each")
     if value.numel() != 1:
         shape = tuple(value.shape)
         raise BadRecipe(f"the loss returned {name!r} of shape {shape}; return one number, such as {name}.mean()")
@@ -101,17 +101,17 @@ def one_number(name: str, value: Any) -> Tensor:
 
 
 def require_no_total(losses: Mapping[str, Any]) -> None:
-    """All parts are added up: a total among them would count twice."""
+    """Refuse a total among the parts: all of them are added up, so it would count twice."""
     if "loss" in losses and len(losses) > 1:
         parts = ", ".join(f'"{name}": …' for name in losses if name != "loss")
         raise BadRecipe(
-            'the loss returned "loss" beside its parts, whose sum it would be added to; '
+            'the loss returned "loss" along with its parts, which are added up, so it would count twice; '
             f"return {{{parts}}} without it, weighted by Recipe(loss_weights={{…}}), or the total alone as a tensor"
         )
 
 
 def in_full(found: Any) -> Any:
-    """Tensors of half precision as float32, wherever they are in tuples, lists and dicts."""
+    """Convert half-precision tensors to float32, wherever they are in tuples, lists and dicts."""
     if isinstance(found, Tensor):
         return found.float() if found.dtype in (torch.bfloat16, torch.float16) else found
     if isinstance(found, dict):
@@ -124,7 +124,7 @@ def in_full(found: Any) -> Any:
 
 
 def beside(loss: Any, step: Any) -> nn.Module | None:
-    """What of the training is a module besides the model: a loss may have weights and buffers of its own."""
+    """Return the loss or step if it is a module with weights or buffers of its own, else None."""
     given = loss if step is None else step
     return given if isinstance(given, nn.Module) and [*given.parameters(), *given.buffers()] else None
 
@@ -142,7 +142,7 @@ class Tally:
         self.step.fill_(step)
 
     def name(self, names: Sequence[str]) -> None:
-        """Known from the first loss; before anything is captured, since the memory is made here."""
+        """Set the names, known from the first loss and before anything is captured, since memory is allocated here."""
         self.names = tuple(names)
         self.losses = torch.zeros(self.steps, len(names), device=self.device)
 
@@ -156,7 +156,7 @@ def has_digits(tensor: Tensor) -> bool:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """The same memory; of a complex number its two parts."""
+    """Return the same memory, with complex numbers as their two parts."""
     return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
 
 
@@ -174,7 +174,7 @@ class Average:
             torch._foreach_lerp_([as_real(tensor) for tensor in self.tensors], now, 1.0 - self.decay)
 
     def swap(self) -> None:
-        """In place: graphs hold the addresses of the model's own."""
+        """Swap in place: graphs hold the addresses of the model's own weights."""
         with torch.no_grad():
             own = [parameter.detach().clone() for parameter in self.parameters]
             torch._foreach_copy_([parameter.detach() for parameter in self.parameters], self.tensors)
@@ -182,7 +182,7 @@ class Average:
 
 
 class Update:
-    """Called with what makes the batches of one window: they are one optimizer step."""
+    """Runs one optimizer step; called with what makes the batches of its window."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Update:
             forks.join()
 
     def gradients(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> Tensor:
-        """Forward and backward of a window; its losses."""
+        """Run a window forward and backward; return its losses."""
         for parameter in self.parameters:  # what zero_grad does, without the cost of its profiler record
             parameter.grad = None
         rows = sum(sizes)
@@ -232,13 +232,13 @@ class Update:
         return total
 
     def _backward(self, item: Any, rows: int, share: float, loss_of: LossOf) -> Tensor:
-        """A batch counts by its rows, so that a window is one large batch whatever its last one's size."""
+        """Weight a batch by its rows, so that a window is one large batch whatever the size of its last batch."""
         losses, outputs, targets = loss_of(item)
         if not self.tally.names:
             self.tally.name(tuple(losses))
         elif tuple(losses) != self.tally.names:
             before, now = ", ".join(self.tally.names), ", ".join(losses)
-            raise BadRecipe(f"the loss returned {now}, and {before} before; it must return the same names each time")
+            raise BadRecipe(f"the loss returned {now}, but {before} before; it must return the same names every time")
         self._differentiate(losses["loss"], share)
         if isinstance(loss_of, Forks):
             loss_of.join()
@@ -252,7 +252,7 @@ class Update:
             return values[0].reshape(1, 1) if len(values) == 1 else torch.stack(values).reshape(1, -1)
 
     def _differentiate(self, loss: Tensor, share: float) -> None:
-        """The backward begins with the share: the loss is not touched, its value may still be on the way."""
+        """Start the backward pass from the share rather than scale the loss, whose value may still be on its way."""
         if self.scaler is not None:
             self.scaler.scale(loss * share if share != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
         elif loss.numel() != 1:

@@ -1,1 +1,1 @@
-"""Statistics: from raw samples to a figure with its uncertainty."""
+"""Judges a trial: speed with its uncertainty, quality gates, and the verdict."""

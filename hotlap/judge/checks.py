@@ -1,14 +1,14 @@
-"""What both arms are compared in beside the loss: one check for each, all of which must hold.
+"""Compares everything both arms leave behind besides the loss: one check per subject, and every check must pass.
 
-- Numbers (weights, optimizer state, saved tensors, what a model gives in evaluation). Exact: equal. Rounding: apart no
-  further than the baseline is from itself. Numeric: moved about as far, and what stood still stands still.
-- Random streams, exit code, calls in evaluation, which files, of which kind and with which names in them: equal; of
-  numeric class but for the streams of a device.
-- Printed lines and text files. Exact: equal. Else: equal but for their numbers.
-- The metric. Exact: equal. Else: see gates.py.
+- Numbers (weights, optimizer state, saved tensors, model outputs in evaluation). Exact: equal. Rounding: no further
+  apart than two runs of the baseline. Numeric: moved about as far as the baseline's, or as still as those.
+- Random streams, exit code, model calls in evaluation, and the saved files with their kinds and the names in them:
+  equal; a change of numeric class may use a device's random stream differently.
+- Printed lines and text files. Exact: equal. Otherwise: equal except for their numbers.
+- The metric. Exact: equal. Otherwise: see gates.py.
 
-Only a difference that two processes of the baseline with the same seed do not have rejects. What they do not repeat is
-left out, and said; where it is not known, nothing is kept.
+Only a difference that two processes of the baseline with the same seed do not show rejects a change. What the baseline
+itself does not repeat is left out and reported; while that is unknown, nothing is kept.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hotlap.records.trial import EndReason, Sample, Stage, Trial
 from hotlap.records.verdict import Check
 
 EVALUATION = "evaluation"
-TWICE = 2.0  # lower precision: a weight moves neither more than twice as far nor less than half
+TWICE = 2.0  # with lower precision a weight may move at most twice as far, and at least half as far
 DIGEST = re.compile("[0-9a-f]{16}")
-STILL = 2.0**-12  # of its size: a weight that moved no further stands still
+STILL = 2.0**-12  # of its size: a weight that moved no further than this counts as still
 
 FactsOf = Callable[[Sample, Risk], Iterable[Fact]]
 PrintsOf = Callable[[Sample], Iterable[Fingerprint]]
@@ -38,9 +38,9 @@ PrintsOf = Callable[[Sample], Iterable[Fingerprint]]
 class Subject:
     name: str
     facts: FactsOf
-    prints: PrintsOf | None = None  # of those of its facts that are numbers
-    more_from: Risk | None = None  # from this risk on the new arm may have facts that the baseline has not
-    if_both: bool = False  # a fact that one of the arms has not says nothing
+    prints: PrintsOf | None = None  # fingerprints of the facts that are numbers
+    more_from: Risk | None = None  # from this risk on the new arm may have facts that the baseline lacks
+    if_both: bool = False  # compare only facts that both arms have
 
 
 def _weights(sample: Sample) -> Iterable[Fingerprint]:
@@ -55,13 +55,13 @@ def _outputs(sample: Sample) -> Iterator[Fingerprint]:
     for number, evaluation in enumerate(of.state_of(sample).evaluations, start=1):
         values = (evaluation.total, evaluation.size)
         yield Fingerprint(
-            name=f"evaluation {number}: what the model gives", digest=repr(values), norm=evaluation.size, sketch=values
+            name=f"evaluation {number}: model output", digest=repr(values), norm=evaluation.size, sketch=values
         )
 
 
 def _saved(sample: Sample) -> Iterator[Fingerprint]:
-    for name, part in of.saved_parts(sample):
-        yield replace(part, name=name)
+    for name, fingerprint in of.saved_parts(sample):
+        yield replace(fingerprint, name=name)
 
 
 SUBJECTS = (
@@ -79,14 +79,14 @@ SUBJECTS = (
 
 
 def checks(trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> tuple[Check, ...]:
-    """None of them where no process was looked into beyond its losses."""
-    new = [sample for sample in trial.of("new") if sample.ended == EndReason.MEASURED.value]
+    """Return one check per subject; none if no process recorded more than its losses."""
+    new = [sample for sample in trial.of("new") if sample.ended == EndReason.MEASURED]
     unchanged = RepeatedRuns(trial, noise, earlier)
     if not any(sample.traces is not None for sample in (*new, *trial.of("base"))):
         return ()
     pairs = [(base, sample) for sample in new if (base := unchanged.like(sample)) is not None]
     if not pairs or any(sample.traces is None or sample.traces.state is None for pair in pairs for sample in pair):
-        why = "no two processes with one seed and one length told what they had made"
+        why = "no two processes with the same seed and number of steps reported their final state"
         return (Check(name="weights", passed=None, why=why),)
     risk = Risk(trial.risk)
     return tuple(_check(subject, risk, pairs, unchanged, trial.stage) for subject in SUBJECTS)
@@ -125,9 +125,9 @@ def _check(
             if fact.kind in stability.unstable or (before is None and strays <= stability.wild):
                 left_out[name] = fact.kind
             elif stability.knows(fact, length(new)):
-                failed.append(_said(name, before, after))
+                failed.append(_difference(name, before, after))
             else:
-                unknown.append(_said(name, before, after))
+                unknown.append(_difference(name, before, after))
     if subject.prints is not None and (close or left_out):
         only = None if close else set(left_out)
         more_failed, more_unknown = _numbers(subject.prints, risk, pairs, unchanged, only, stage)
@@ -140,13 +140,13 @@ def _verdict(name: str, risk: Risk, failed: list[str], unknown: list[str], left:
         more = f" (and {len(failed) - 1:,} more)" if len(failed) > 1 else ""
         return Check(name=name, passed=False, why=f"{name}: {failed[0]}{more}", left_out=left)
     if unknown:
-        why = f"{name}: {unknown[0]}, and whether the baseline repeats that is not known"
+        why = f"{name}: {unknown[0]}, and it is not known whether the baseline repeats that"
         return Check(name=name, passed=None, why=why, left_out=left)
-    same = "equal" if risk is Risk.EXACT else "as they may be"
+    same = "equal" if risk is Risk.EXACT else "within the limits"
     return Check(name=name, passed=True, why=f"{count:,} compared, {same}" if count else "none seen", left_out=left)
 
 
-def _said(name: str, before: Fact | None, after: Fact | None) -> str:
+def _difference(name: str, before: Fact | None, after: Fact | None) -> str:
     if before is None:
         return f"{name} is new"
     if after is None:
@@ -166,8 +166,9 @@ def _numbers(
     only: set[str] | None,
     stage: str,
 ) -> tuple[list[str], list[str]]:
-    """What is wrong with numbers that need not be equal, and what cannot be said; `only`: those the baseline itself
-    does not repeat, where all others must be equal.
+    """Return what is wrong with numbers that need not be equal, and what could not be decided.
+
+    `only` names the numbers that the baseline itself does not repeat; the others must then be equal.
     """
     reference = Reference(unchanged, prints)
     failed, unknown = list[str](), list[str]()
@@ -176,13 +177,15 @@ def _numbers(
             fingerprint.name: fingerprint for fingerprint in prints(base) if only is None or fingerprint.name in only
         }
         right = {fingerprint.name: fingerprint for fingerprint in prints(new)}
-        apart_ = [name for name in left if name in right and left[name].digest != right[name].digest]
+        differing = [name for name in left if name in right and left[name].digest != right[name].digest]
         if risk is Risk.NUMERIC:
-            failed += [said for name in apart_ if (said := _not_as_far(left[name], right[name])) is not None]
+            failed += [reason for name in differing if (reason := _not_as_far(left[name], right[name])) is not None]
         elif reference.pairs(length(new)):
-            failed += [said for name in apart_ if (said := _too_far(left[name], right[name], reference, length(new)))]
-        elif apart_ and stage != Stage.STACKED.value:  # where it is longer; what is kept at last has a reference
-            unknown.append(f"{apart_[0]} differs")
+            failed += [
+                reason for name in differing if (reason := _too_far(left[name], right[name], reference, length(new)))
+            ]
+        elif differing and stage != Stage.STACKED:  # stacked arms run longer; the final trial has a reference
+            unknown.append(f"{differing[0]} differs")
     return failed, unknown
 
 
@@ -190,7 +193,7 @@ def _too_far(base: Fingerprint, new: Fingerprint, reference: Reference, steps: i
     far, allowed = apart(base, new), reference.allowed(base, steps)
     if far <= allowed:
         return None
-    return f"{base.name} is {far:.2g} apart, where rounding explains {allowed:.2g}"
+    return f"{base.name} differs by {far:.2g}, where rounding explains {allowed:.2g}"
 
 
 def _not_as_far(base: Fingerprint, new: Fingerprint) -> str | None:

@@ -1,4 +1,4 @@
-"""The loss curves of a trial by seed, and what makes them no evidence at all."""
+"""The loss curves of a trial by seed, and the reasons why they may be no evidence at all."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ FEWEST_STEPS = 16  # a gate over fewer says nothing
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curves:
-    """By seed shift; all of one length."""
+    """Loss curves by seed shift, all cut to the same length."""
 
     steps: int
     base: Mapping[int, tuple[Curve, ...]]
     new: Mapping[int, tuple[Curve, ...]]
     parted: tuple[tuple[Curve, Curve], ...]  # pairs of runs of one program with one seed that are not bit-equal
-    repeats: bool | None  # whether what `base` is gives the same losses twice; None: never run twice with a seed
+    repeats: bool | None  # whether `base` gives the same losses twice; None: no seed was run twice
 
     @property
     def seeds(self) -> list[int]:
-        """Those that both arms ran with."""
+        """The seeds that both arms ran with."""
         return sorted(set(self.base) & set(self.new))
 
 
 def baseline(trial: Trial, noise: Trial | None) -> list[Sample]:
-    """Every process that ran what `base` is, nudged or not, of this trial and of the noise trial."""
+    """Return every process of this trial and the noise trial that ran `trial.base`, nudged or not."""
     program = {(choice.name, choice.value) for choice in trial.base}
     return [sample for sample in _unchanged(trial, noise) if _program(sample) == program]
 
 
 def _unchanged(trial: Trial, noise: Trial | None) -> list[Sample]:
-    """The base arm, and the noise trial, whose baseline is another one where this trial stacks on what is kept."""
+    """Return the base arm and the noise trial, which ran another program if this trial stacks on kept optimisations."""
     others = noise.samples if noise is not None and noise is not trial else ()
     return [sample for sample in (*trial.of("base"), *others) if sample.ended == EndReason.MEASURED]
 
@@ -49,7 +49,7 @@ def _program(sample: Sample) -> frozenset[tuple[str, str | None]]:
 
 
 def curves(trial: Trial, noise: Trial | None, earlier: Sequence[Sample] = ()) -> Curves:
-    """`earlier`: what ran as `base` in other trials; it tells how far that program strays from itself."""
+    """Return both arms' curves. `earlier` ran as `base` in other trials and shows how far that strays from itself."""
     new = [sample for sample in trial.of("new") if sample.ended == EndReason.MEASURED]
     own = [sample for sample in trial.of("base") if sample.ended == EndReason.MEASURED] or baseline(trial, noise)
     steps = min((len(sample.losses) for sample in (*own, *new)), default=0)
@@ -65,16 +65,16 @@ def curves(trial: Trial, noise: Trial | None, earlier: Sequence[Sample] = ()) ->
 
 
 def _alike(samples: Iterable[Sample], steps: int) -> list[list[Curve]]:
-    """Runs of one program with one seed, those that were not nudged first."""
+    """Group the runs of one program with one seed; within a group, those without a nudge come first."""
     groups: dict[Any, list[Curve]] = defaultdict(list)
-    for sample in sorted(samples, key=lambda ran: ran.nudge):
+    for sample in sorted(samples, key=lambda sample: sample.nudge):
         if len(sample.losses) >= steps:
             groups[_program(sample), sample.seed_shift].append(sample.losses[:steps])
     return list(groups.values())
 
 
 def _parted(groups: Iterable[Sequence[Curve]]) -> tuple[tuple[Curve, Curve], ...]:
-    """How fast a program makes much of a little hardly changes with what is kept: both baselines tell it."""
+    """Return pairs of runs that differ, of both baselines: what is kept hardly changes how fast a difference grows."""
     pairs: dict[Curve, tuple[Curve, Curve]] = {}
     for first, *others in groups:
         for other in others:
@@ -84,10 +84,10 @@ def _parted(groups: Iterable[Sequence[Curve]]) -> tuple[tuple[Curve, Curve], ...
 
 
 def _repeats(trial: Trial, unchanged: Sequence[Sample], steps: int) -> bool | None:
-    """Of what `base` is; of the baseline where that ran with no seed twice: what is kept may add up in any order."""
+    """Say whether `base` repeats itself, or else the bare baseline: what is kept may add up in a different order."""
     program = {(choice.name, choice.value) for choice in trial.base}
-    for some in ([sample for sample in unchanged if _program(sample) == program], unchanged):
-        twice = [group for group in _alike(some, steps) if len(group) > 1]
+    for samples in ([sample for sample in unchanged if _program(sample) == program], unchanged):
+        twice = [group for group in _alike(samples, steps) if len(group) > 1]
         if twice:
             return all(first_difference(group[0], other) is None for group in twice for other in group[1:])
     return None
@@ -101,7 +101,7 @@ def _by_seed(samples: Iterable[Sample], steps: int) -> dict[int, tuple[Curve, ..
 
 
 def harm_seen(trial: Trial, noise: Trial | None) -> str | None:
-    """What alone rejects the new arm, whatever its curve looks like."""
+    """Return what rejects the new arm on its own, whatever its curves look like."""
     lengths = [len(sample.losses) for sample in baseline(trial, noise)]
     for sample in trial.of("new"):
         if sample.ended != EndReason.MEASURED:
@@ -115,7 +115,7 @@ def harm_seen(trial: Trial, noise: Trial | None) -> str | None:
 
 
 def evidence_missing(trial: Trial, noise: Trial | None, found: Curves) -> str | None:
-    """Why nothing can be said of the losses at all."""
+    """Return why the losses prove nothing at all, or None."""
     if not found.new:
         return "no process of the new arm was measured"
     if not found.base:
@@ -123,7 +123,7 @@ def evidence_missing(trial: Trial, noise: Trial | None, found: Curves) -> str | 
     if found.steps == 0:
         return "no losses were seen: hotlap finds them where backward() is called on them"
     if found.steps < FEWEST_STEPS:
-        return f"only {found.steps} losses were seen, {FEWEST_STEPS} are needed: give more --steps"
+        return f"only {found.steps} losses were seen, but {FEWEST_STEPS} are needed: raise --steps"
     whole = [loss for sample in baseline(trial, noise) for loss in sample.losses]
     if not all(math.isfinite(loss) for loss in whole):
         return "the baseline's own loss is not finite"
@@ -138,9 +138,9 @@ def _range(lengths: Sequence[int]) -> str:
     return str(lengths[0]) if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
 
 
-def first_difference(one: Sequence[float], other: Sequence[float]) -> int | None:
-    """The first step whose bits differ."""
-    for step, (left, right) in enumerate(zip(one, other, strict=True)):
+def first_difference(curve: Sequence[float], other: Sequence[float]) -> int | None:
+    """Return the first step whose loss differs in any bit."""
+    for step, (left, right) in enumerate(zip(curve, other, strict=True)):
         if struct.pack("<d", left) != struct.pack("<d", right):
             return step
     return None
@@ -152,7 +152,7 @@ def last_reading(sample: Sample, metric: Metric) -> float | None:
 
 
 def readings(samples: Iterable[Sample], metric: Metric) -> dict[int, list[float]]:
-    """The last value of the metric in every process, by seed; finite ones only."""
+    """Return the last value of the metric in every process, by seed; only finite ones."""
     found: dict[int, list[float]] = defaultdict(list)
     for sample in samples:
         value = last_reading(sample, metric)

@@ -1,4 +1,4 @@
-"""EXACT: the same numbers, bit by bit."""
+"""EXACT: every loss must be the same, bit by bit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hotlap.records.verdict import Gate
 
 
 def exact(found: Curves) -> Gate:
-    """Where a loss differs, the baseline must be known to repeat itself: see gates.py for where it does not."""
+    """Reject a differing loss only if the baseline is known to repeat itself; gates.py handles one that does not."""
     seeds = "1 seed" if len(found.seeds) == 1 else f"{len(found.seeds)} seeds"
     rule = f"losses bit-equal over {found.steps} steps, {seeds}"
     difference = _first(found)
     if difference is None:
-        return Gate(risk=Risk.EXACT.value, passed=True, rule=rule, why="every loss is the same, bit by bit")
+        return Gate(risk=Risk.EXACT, passed=True, rule=rule, why="every loss is the same, bit by bit")
     if found.repeats is None:
-        why = f"{difference}, and whether the baseline repeats itself is not known: no seed was run twice"
-        return Gate(risk=Risk.EXACT.value, passed=None, rule=rule, why=why, more=1)
-    return Gate(risk=Risk.EXACT.value, passed=False, rule=rule, why=f"{difference}, while the baseline repeats itself")
+        why = f"{difference}, and it is not known whether the baseline repeats itself: no seed was run twice"
+        return Gate(risk=Risk.EXACT, passed=None, rule=rule, why=why, more=1)
+    return Gate(risk=Risk.EXACT, passed=False, rule=rule, why=f"{difference}, while the baseline repeats itself")
 
 
 def _first(found: Curves) -> str | None:

@@ -1,7 +1,7 @@
-"""What a process left, as facts: a name each, and a value that must be the same in both arms.
+"""Describes what a process left behind as facts: each has a name and a value that must be the same in both arms.
 
-A fact is of a *class*: where two processes of the baseline with the same seed differ in one fact (a time in a printed
-line, a time stamp in a file's name), all of its class are left out.
+Each fact belongs to a *class*. If two processes of the baseline with the same seed differ in one fact (a time in a
+printed line, a time stamp in a file's name), every fact of its class is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hotlap.records.traces import Fingerprint, SavedFile, State
 from hotlap.records.trial import Sample
 
 NUMBER = re.compile(r"[-+]?[A-Za-z_]*\d[\w.]*(?:(?<=[eE])[-+]\d+)?")
-LONGEST = 80  # characters of a line, as it is shown
+LONGEST = 80  # characters of a line in a message
 
 
 class Fact(NamedTuple):
@@ -48,7 +48,7 @@ def optimizers(sample: Sample, risk: Risk) -> Iterator[Fact]:
 
 
 def streams(sample: Sample, risk: Risk) -> Iterator[Fact]:
-    """Kernels of another precision draw another count on a device; nothing else of numeric class may."""
+    """Yield the random streams; kernels of another precision may draw differently on a device, and nowhere else."""
     for name, digest in state_of(sample).streams:
         if risk.rank < Risk.NUMERIC.rank or not name.startswith("cuda"):
             yield Fact(name, name, digest)
@@ -57,11 +57,11 @@ def streams(sample: Sample, risk: Risk) -> Iterator[Fact]:
 def evaluations(sample: Sample, risk: Risk) -> Iterator[Fact]:
     for number, evaluation in enumerate(state_of(sample).evaluations, start=1):
         name = f"evaluation {number}"
-        yield Fact("calls", f"{name}: calls of the model", f"{evaluation.calls} after step {evaluation.step}")
+        yield Fact("calls", f"{name}: number of model calls", f"{evaluation.calls} after step {evaluation.step}")
         if risk is Risk.EXACT:
             yield Fact(
                 "outputs",
-                f"{name}: what the model gives",
+                f"{name}: model output",
                 f"{evaluation.total!r} in sum and {evaluation.size!r} in size",
             )
 
@@ -89,11 +89,13 @@ def files(sample: Sample, risk: Risk) -> Iterator[Fact]:
         yield Fact(f"{path} kind", f"{name}: its kind", saved.kind)
         if saved.mode is not None:
             yield Fact(f"{path} mode", f"{name}: its mode", f"{saved.mode:03o}")
-        yield Fact(f"{path} parts", f"{name}: what is in it", ", ".join(part.name for part in saved.parts))
+        yield Fact(f"{path} parts", f"{name}: its contents", ", ".join(part.name for part in saved.parts))
         if risk is not Risk.EXACT:
             yield Fact(f"{path} words", f"{name}: its words", saved.words)
             continue
-        yield Fact(f"{path} rest", f"{name}: {'all but its tensors' if saved.parts else 'its content'}", saved.digest)
+        yield Fact(
+            f"{path} rest", f"{name}: {'everything but its tensors' if saved.parts else 'its content'}", saved.digest
+        )
         for part in saved.parts:
             yield Fact(f"{path} {part.name}", f"{name}: {part.name}", part.digest)
 
@@ -105,13 +107,13 @@ def saved_parts(sample: Sample) -> Iterator[tuple[str, Fingerprint]]:
 
 
 def _placed(sample: Sample) -> Iterator[tuple[str, str, SavedFile]]:
-    """By the place of a file among those whose names differ in numbers only: a name may hold the time."""
+    """Yield files named by their place among those that differ only in the numbers of their paths, such as a time."""
     groups: dict[str, list[SavedFile]] = {}
     for saved in sample.traces.saved if sample.traces is not None else ():
         groups.setdefault(template(saved.path), []).append(saved)
-    for path, some in groups.items():
-        for number, saved in enumerate(some, start=1):
-            yield path, path if len(some) == 1 else f"{path} ({number})", saved
+    for path, group in groups.items():
+        for number, saved in enumerate(group, start=1):
+            yield path, path if len(group) == 1 else f"{path} ({number})", saved
 
 
 def printed(sample: Sample, risk: Risk) -> Iterator[Fact]:
@@ -123,10 +125,10 @@ def complained(sample: Sample, risk: Risk) -> Iterator[Fact]:
 
 
 def _lines(lines: Sequence[str], risk: Risk, ordered: bool) -> Iterator[Fact]:
-    """By the words of a line: how often it was printed, and each number in it."""
+    """Yield, by the words of a line, how often it was printed and each number in it."""
     words = [template(line) for line in lines]
     for text, count in Counter(words).items():
-        yield Fact(f"count {text}", f"times that “{shown(text)}” was printed", str(count))
+        yield Fact(f"count {text}", f"number of times “{shown(text)}” was printed", str(count))
     if ordered:
         yield Fact("order", "the order of lines", _digest("\n".join(words)))
     if risk is not Risk.EXACT:

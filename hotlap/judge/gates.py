@@ -1,15 +1,15 @@
-"""Whether training is as good as before: one gate per risk class, and every gate fails closed.
+"""Decides whether training is as good as before: one gate per risk class, and every gate fails closed.
 
 | risk | to pass |
 |---|---|
-| EXACT | every loss bit-equal, the baseline bit-equal with itself (exact.py); the rounding gate where it is not |
-| ROUNDING | the loss parts from the baseline's no further than the baseline parts from itself (rounding.py) |
-| NUMERIC | the loss equivalent over three seeds or more, margin stated (numeric.py) |
-| TRAINING | never by itself: asked for by name, and the metric non-inferior with p < 0.01 |
+| EXACT | every loss bit-equal (exact.py); the rounding gate if the baseline is not bit-equal with itself |
+| ROUNDING | the loss departs from the baseline's no further than the baseline departs from itself (rounding.py) |
+| NUMERIC | the loss is equivalent over three or more seeds, with a stated margin (numeric.py) |
+| TRAINING | never automatic: requested by name, and the metric non-inferior with p < 0.01 |
 
-A metric the user named must be non-inferior as well, but for EXACT, where it must be the same.
-All else that both arms leave is compared, too (checks.py), and memory is a gate of its own (memory.py).
-`passed` is None where there is no evidence, which keeps nothing; `more` then says how many seeds or processes would do.
+A metric that the user named must be non-inferior as well; for EXACT it must be the same.
+Everything else that both arms leave behind is compared too (checks.py), and memory is a gate of its own (memory.py).
+`passed` is None without evidence, and then nothing is kept; `more` says how many seeds or processes would suffice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def gate(
 
 
 def _joined(by_loss: Gate, others: Sequence[Check]) -> Gate:
-    """All of them must hold; the reason is the first that does not."""
+    """Combine the gates, all of which must pass; the first that does not is the reason."""
     every = (Check(name=LOSSES, passed=by_loss.passed, why=by_loss.why), *others)
     found = replace(by_loss, checks=every)
     failed = [check for check in every if check.passed is False]
@@ -65,7 +65,7 @@ def _joined(by_loss: Gate, others: Sequence[Check]) -> Gate:
 
 
 def with_check(found: Gate, check: Check) -> Gate:
-    """The same gate with one more thing that must hold."""
+    """Return the same gate with one more check that must pass."""
     checks_ = (*found.checks, check)
     if found.passed is False or check.passed:
         return replace(found, checks=checks_)
@@ -78,14 +78,14 @@ def _by_loss(trial: Trial, noise: Trial | None, metric: Metric | None, earlier: 
     found = curves(trial, noise, earlier)
     harm = harm_seen(trial, noise)
     if harm is not None:
-        return Gate(risk=risk.value, passed=False, rule="as many losses as the baseline, all finite", why=harm)
+        return Gate(risk=risk, passed=False, rule="as many losses as the baseline, all finite", why=harm)
     if risk is Risk.TRAINING:
         return _training(trial, noise, metric)
     missing = evidence_missing(trial, noise, found)
     if missing is not None:
-        return Gate(risk=risk.value, passed=None, rule="losses of both arms", why=missing)
+        return Gate(risk=risk, passed=None, rule="losses of both arms", why=missing)
     by_loss = _BY_RISK[risk](found)
-    if trial.stage == Stage.LASTING.value:
+    if trial.stage == Stage.LASTING:
         return _lasting(trial, noise, metric, found, by_loss)
     if metric is None or risk is Risk.EXACT or not by_loss.passed:
         return by_loss
@@ -93,8 +93,10 @@ def _by_loss(trial: Trial, noise: Trial | None, metric: Metric | None, earlier: 
 
 
 def _lasting(trial: Trial, noise: Trial | None, metric: Metric | None, found: Curves, by_loss: Gate) -> Gate:
-    """One longer run looks for harm that comes late: over seeds it was proven before, so what is too uncertain by that
-    rule must only be no worse in plain sight.
+    """Look for harm that comes late, in one longer run.
+
+    Earlier trials proved the change over several seeds, so a loss that is too uncertain by that rule only has to be no
+    worse in plain sight.
     """
     risk = Risk(trial.risk)
     if risk is Risk.EXACT and found.repeats is not False:
@@ -108,14 +110,16 @@ def _lasting(trial: Trial, noise: Trial | None, metric: Metric | None, found: Cu
 
 def _exact(found: Curves) -> Gate:
     if found.repeats is False:
-        return rounding(found, Risk.EXACT, "the baseline does not repeat itself bit by bit, so by rounding: ")
+        return rounding(
+            found, Risk.EXACT, "the baseline does not repeat itself bit by bit, so the rounding rule applies: "
+        )
     return exact(found)
 
 
 def _rounding(found: Curves) -> Gate:
     equal = exact(found)
     if equal.passed:
-        return Gate(risk=Risk.ROUNDING.value, passed=True, rule=equal.rule, why=equal.why)
+        return Gate(risk=Risk.ROUNDING, passed=True, rule=equal.rule, why=equal.why)
     return rounding(found) if found.parted else unmeasured_rounding(found)
 
 
@@ -123,14 +127,14 @@ _BY_RISK = {Risk.EXACT: _exact, Risk.ROUNDING: _rounding, Risk.NUMERIC: numeric}
 
 
 def _training(trial: Trial, noise: Trial | None, metric: Metric | None) -> Gate:
-    rule = "asked for by name, metric non-inferior with p < 0.01"
+    rule = "requested by name, metric non-inferior with p < 0.01"
     names = {choice.name for choice in trial.new if choice.asked}
     if trial.entry is not None and trial.entry not in names:
-        why = "it changes the recipe of the training, which is never kept unasked"
-        return Gate(risk=Risk.TRAINING.value, passed=False, rule=rule, why=why)
+        why = "it changes the training recipe, and such a change is only kept when requested by name"
+        return Gate(risk=Risk.TRAINING, passed=False, rule=rule, why=why)
     if metric is None:
-        why = "it changes the recipe of the training, and only a metric can judge that: give --metric"
-        return Gate(risk=Risk.TRAINING.value, passed=None, rule=rule, why=why)
+        why = "it changes the training recipe, which only a metric can judge: add --metric"
+        return Gate(risk=Risk.TRAINING, passed=None, rule=rule, why=why)
     return _by_metric(trial, noise, metric, Risk.TRAINING)
 
 
@@ -140,7 +144,7 @@ def _by_metric(trial: Trial, noise: Trial | None, metric: Metric, risk: Risk) ->
 
 
 def _weaker(gates: Sequence[Gate]) -> Gate:
-    """The one that decides: a failed one, else one without evidence, else both in one."""
+    """Return the gate that decides: a failed one, else one without evidence, else all of them combined."""
     for wanted in (False, None):
         for judged in gates:
             if judged.passed is wanted:

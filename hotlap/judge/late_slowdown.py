@@ -1,7 +1,7 @@
-"""What becomes slow after the steps that a speed-up was measured over: the last part of a long run, apart.
+"""Detects a speed-up that fades: compares the first and the last third of a long run.
 
-Both parts are of the same processes, so what one process has more luck than another weighs on both alike. Of each part
-the median block counts: one that holds an evaluation, which may be as slow as ever, is not a slower training.
+Both parts come from the same processes, so the luck of a process weighs on both alike. The median block of each part
+counts, because a block that holds an evaluation may be slow without training being slower.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from hotlap.records.trial import Block, Sample, Trial
 from hotlap.records.verdict import Check, Speed
 
 NAME = "speed of the last part"
-PARTS = 3  # the run is looked at in thirds
-LEAST_LOSS, MOST_NOISE = math.log(1.1), math.log(1.25)  # of speed, before that is more than noise
-PAIRS = 2  # that must both show it
+PARTS = 3  # the run is compared in thirds
+LEAST_LOSS, MOST_NOISE = math.log(1.1), math.log(1.25)  # of speed: a smaller loss than this is noise
+PAIRS = 2  # of processes that must show it
 
 
 def late_check(trial: Trial, found: Speed | None) -> Check:
     base, new = measured(trial.of("base")), measured(trial.of("new"))
     first, last = _ratio(base, new, _first), _ratio(base, new, _last)
     if first is None or last is None:
-        return Check(name=NAME, passed=None, why="too few steps were measured to look at the last of them apart")
+        return Check(name=NAME, passed=None, why="too few steps were measured to judge the last of them separately")
     noise = math.log(found.noise_high) if found is not None and found.noise_high else 0.0
     lost = math.log(first) - math.log(last)
     halved = last < 1 + (first - 1) / 2 or last < 1
-    said = f"{last:.2f} × as fast in the last third of the steps, {first:.2f} × in the first"
+    comparison = f"{last:.2f} × as fast in the last third of the steps, {first:.2f} × in the first"
     if not halved or lost <= max(LEAST_LOSS, min(noise, MOST_NOISE)):
-        return Check(name=NAME, passed=True, why=said)
+        return Check(name=NAME, passed=True, why=comparison)
     if min(len(base), len(new)) < PAIRS:
-        return Check(name=NAME, passed=None, why=f"it may become slower later: {said}")
-    return Check(name=NAME, passed=False, why=f"it becomes slower later: {said}")
+        return Check(name=NAME, passed=None, why=f"it may become slower later: {comparison}")
+    return Check(name=NAME, passed=False, why=f"it becomes slower later: {comparison}")
 
 
 def _ratio(

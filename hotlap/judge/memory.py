@@ -1,7 +1,7 @@
-"""Memory is a gate: what takes more than the baseline by more than a margin, or keeps growing, is not kept.
+"""The memory gate: a change that exceeds the baseline by more than a margin, or keeps growing, is not kept.
 
-The margin is a tenth of what the baseline takes, 200 MB, or a fiftieth of what the machine has, whichever is most. Who
-gives --memory or --device-memory has said what may be taken, and that is the bound instead.
+The margin is a tenth of what the baseline uses, 200 MB, or a fiftieth of what the machine has, whichever is largest.
+--memory and --device-memory state the limit explicitly and replace the margin.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from hotlap.records.trial import EndReason, Sample, Trial
 from hotlap.records.verdict import Check
 
 SHARE, LEAST_MB, OF_ALL = 0.10, 200.0, 0.02
-NOTICED_MB = 16.0  # less growth than that is how memory breathes
+NOTICED_MB = 16.0  # less growth than this is ordinary fluctuation
 QUARTERS = 4
-EACH_QUARTER = 0.1  # of the growth, at the least: what stops growing is not growing
-AHEAD = 10  # times the steps measured, or an epoch where that is longer
+EACH_QUARTER = 0.1  # of the growth, at least: memory that stopped growing is not growing
+AHEAD = 10  # times the steps measured, or an epoch if that is longer
 
 Series = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLimits:
-    host_mb: float | None = None  # as asked for; None: the margin
+    host_mb: float | None = None  # as requested; None: the margin applies
     device_mb: float | None = None
     epoch_steps: int | None = None
 
@@ -68,16 +68,14 @@ HOST = Kind(
 DEVICE = Kind(
     "device memory",
     "--device-memory",
-    (("what is in use", lambda sample: sample.device_mb), ("what torch holds", _reserved)),
+    (("the tensors", lambda sample: sample.device_mb), ("torch's allocator", _reserved)),
     lambda weight: weight.device_mb,
     lambda state: state.device_total_mb,
 )
 
 
 def memory_checks(trial: Trial, allowed: MemoryLimits) -> Iterator[Check]:
-    base, new = (
-        [sample for sample in trial.of(arm) if sample.ended == EndReason.MEASURED.value] for arm in ("base", "new")
-    )
+    base, new = ([sample for sample in trial.of(arm) if sample.ended == EndReason.MEASURED] for arm in ("base", "new"))
     for kind, limit in ((HOST, allowed.host_mb), (DEVICE, allowed.device_mb)):
         if any(_known(read, base) and _known(read, new) for _, read in kind.peaks):
             yield _check(kind, limit, base, new, allowed.epoch_steps)
@@ -88,25 +86,25 @@ def _known(read: Callable[[Sample], float | None], samples: Iterable[Sample]) ->
 
 
 def _check(kind: Kind, limit: float | None, base: Sequence[Sample], new: Sequence[Sample], epoch: int | None) -> Check:
-    said = []
+    reports = []
     for what, read in kind.peaks:
         before, after = _known(read, base), _known(read, new)
         if before and after:
             most = max(before) + kind.margin_mb(max(before), base) if limit is None else limit
             if max(after) > most:
                 return Check(name=kind.name, passed=False, why=_too_much(kind, what, max(before), max(after), most))
-            said.append(f"{max(after):,.0f} MB of at most {most:,.0f} MB")
+            reports.append(f"{max(after):,.0f} MB of at most {most:,.0f} MB")
     grows = _growth(kind, limit, base, new, epoch)
     if grows is not None:
         return Check(name=kind.name, passed=False, why=f"{kind.name}: {grows}")
-    return Check(name=kind.name, passed=True, why=f"{said[0]}, and does not keep growing")
+    return Check(name=kind.name, passed=True, why=f"{reports[0]}, and does not keep growing")
 
 
 def _too_much(kind: Kind, what: str, before: float, after: float, most: float) -> str:
-    allow = f"allow it: {kind.option} {after * 1.2:,.0f}M".replace(",", "")
+    allow = f"to allow it: {kind.option} {after * 1.2:,.0f}M".replace(",", "")
     return (
-        f"{kind.name}: {what} took {after:,.0f} MB where the baseline took {before:,.0f} MB, and {most:,.0f} MB is the "
-        f"most; {allow}"
+        f"{kind.name}: {what} took {after:,.0f} MB where the baseline took {before:,.0f} MB, and at most "
+        f"{most:,.0f} MB is allowed; {allow}"
     )
 
 
@@ -124,14 +122,14 @@ def _growth(
         most = kind.margin_mb(series[0][1], base) if limit is None else limit - series[0][1]
         if expected > most:
             return (
-                f"it grows by {grown:,.0f} MB in {steps:,} steps where the baseline's does not, which is "
-                f"{expected:,.0f} MB in {ahead:,}; {most:,.0f} MB is the most"
+                f"it grows by {grown:,.0f} MB in {steps:,} steps where the baseline's does not, which "
+                f"makes {expected:,.0f} MB in {ahead:,}; at most {most:,.0f} MB is allowed"
             )
     return None
 
 
 def _series(sample: Sample, kind: Kind, late: bool) -> Series:
-    """After warm-up, when what a training needs is there; `late`: the second half, in which it may begin to grow."""
+    """Return the memory after warm-up, by step; with `late` only the second half, in which growth may begin."""
     state = sample.traces.state if sample.traces is not None else None
     weights = state.memory if state is not None else ()
     first = max(sample.warmup_steps, weights[-1].step // (2 if late else 8) if weights else 0)
@@ -139,7 +137,7 @@ def _series(sample: Sample, kind: Kind, late: bool) -> Series:
 
 
 def _grown(series: Series) -> float:
-    """From the first quarter to the last, if each was above the one before."""
+    """Return the growth from the first quarter to the last, if each quarter is above the one before."""
     if len(series) < 2 * QUARTERS:
         return 0.0
     size = len(series) // QUARTERS

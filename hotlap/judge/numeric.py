@@ -1,9 +1,9 @@
-"""NUMERIC and TRAINING: training that is as good, over several seeds.
+"""NUMERIC and TRAINING: training must be as good over several seeds.
 
-The loss at the end must be equivalent (two one-sided tests at 5 %): not higher than the baseline's by more than the
-margin, and not lower either. Lower precision has no business training better; a loss that falls faster means that
-something else was lost, a dropout or a weight decay. The metric, if the user named one, must be non-inferior. A
-difference beyond the margin that could still be chance is no evidence, either way.
+The loss at the end must be equivalent (two one-sided tests at 5 %): neither higher nor lower than the baseline's by
+more than the margin. Lower precision has no business training better; a loss that falls faster means that something
+else was lost, such as a dropout or a weight decay. The metric, if the user named one, must be non-inferior. A
+difference beyond the margin that could still be chance is no evidence either way.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from hotlap.records.verdict import Gate
 
 CONFIDENCE = 0.90  # of the interval: 5 % on each side
 TRAINING_CONFIDENCE = 0.98  # p < 0.01 on the side that matters
-EARLY, EARLY_STEPS = 1e-3, 4  # of the loss, in the first steps, for a change that is said to be rounding
+EARLY, EARLY_STEPS = 1e-3, 4  # of the loss, in the first steps, for a change that claims to be rounding
 
 Readings = Mapping[int, Sequence[float]]
 
 
 def numeric(found: Curves, risk: Risk = Risk.NUMERIC, note: str = "") -> Gate:
-    """The loss of the last quarter equivalent over the seeds."""
+    """Require the loss of the last quarter of the steps to be equivalent over the seeds."""
     result = paired(final_losses(found.base), final_losses(found.new), CONFIDENCE)
     if result is None:
         more = missing_seeds(found)
         rule = f"{note}loss of the last quarter of the steps equivalent over seeds"
-        why = f"{len(found.seeds)} seeds were run with both arms, {len(found.seeds) + more} are needed"
-        return Gate(risk=risk.value, passed=None, rule=rule, why=why, more=more)
+        why = f"both arms ran with {len(found.seeds)} seeds, but {len(found.seeds) + more} are needed"
+        return Gate(risk=risk, passed=None, rule=rule, why=why, more=more)
     margin = loss_margin(result)
     rule = (
         f"{note}loss of the last quarter of {found.steps} steps equivalent, margin {margin:.3g} "
@@ -49,8 +49,8 @@ def numeric(found: Curves, risk: Risk = Risk.NUMERIC, note: str = "") -> Gate:
 
 
 def unmeasured_rounding(found: Curves) -> Gate:
-    """For a change that is said to be rounding, where the baseline's own rounding was never measured."""
-    note = "the baseline was never run nudged, so by seeds: "
+    """Judge a change that claims to be rounding when the baseline's own rounding was never measured."""
+    note = "the baseline was never run nudged, so the rule over seeds applies: "
     first = Stretch(0, EARLY_STEPS)
     for seed in found.seeds:
         base = found.base[seed][0]
@@ -60,32 +60,33 @@ def unmeasured_rounding(found: Curves) -> Gate:
         far = max(apart(curve, base, first).square for curve in found.new[seed])
         if far > EARLY * level:
             rule = f"{note}loss of the first {first.end} steps within {100 * EARLY:g} %"
-            why = f"in steps 0 to {first.end - 1} the loss is {100 * far / level:.2g} % apart, which no rounding is"
-            return Gate(risk=Risk.ROUNDING.value, passed=False, rule=rule, why=why)
+            why = f"in steps 0 to {first.end - 1} the loss differs by {100 * far / level:.2g} %, which is not rounding"
+            return Gate(risk=Risk.ROUNDING, passed=False, rule=rule, why=why)
     return numeric(found, Risk.ROUNDING, note)
 
 
 def metric_gate(base: Readings, new: Readings, metric: Metric, risk: Risk) -> Gate:
-    """The last reading of the metric non-inferior over the seeds."""
+    """Require the last reading of the metric to be non-inferior over the seeds."""
     confidence = TRAINING_CONFIDENCE if risk is Risk.TRAINING else CONFIDENCE
     share = f"p < {(1 - confidence) / 2:.2g}"
     result = paired(_worse(base, metric), _worse(new, metric), confidence)
     if not base or not new:
         missing = "baseline" if not base else "new arm"
-        why = f"the {missing} gave no reading of {metric.name}: check --metric, or give more --steps"
-        return Gate(risk=risk.value, passed=None, rule=f"{metric.name} non-inferior, {share}", why=why)
+        why = f"the {missing} gave no reading of {metric.name}: check --metric, or raise --steps"
+        return Gate(risk=risk, passed=None, rule=f"{metric.name} non-inferior, {share}", why=why)
     if result is None:
         both = len(set(base) & set(new))
-        why = f"{both} seeds gave {metric.name} in both arms, 3 are needed"
-        return Gate(risk=risk.value, passed=None, rule=f"{metric.name} non-inferior, {share}", why=why, more=3 - both)
+        why = f"both arms gave {metric.name} for {both} seeds, but 3 are needed"
+        return Gate(risk=risk, passed=None, rule=f"{metric.name} non-inferior, {share}", why=why, more=3 - both)
     margin = result.spread if metric.margin is None else metric.margin
     rule = f"{metric.name} non-inferior, margin {margin:.3g}, {share}, {result.seeds} seeds"
     return _inside(result, margin, rule, risk, confidence, what=metric.name, better_too=True)
 
 
 def late_loss(found: Curves, risk: Risk) -> Gate:
-    """The last quarter of one long run, in plain sight: no further from the baseline's than a tenth of it, or than four
-    times what the baseline is from itself.
+    """Compare the loss in the last quarter of one long run.
+
+    It may differ from the baseline's by a tenth, or by four times what the baseline differs from itself.
     """
     last = Stretch(found.steps - max(1, found.steps // 4), found.steps)
     own = [abs(apart(other, first, last).mean) for other, first in found.parted]
@@ -97,23 +98,23 @@ def late_loss(found: Curves, risk: Risk) -> Gate:
         far = max((apart(curve, base, last).mean for curve in found.new[seed]), key=abs)
         if abs(far) > allowed:
             why = f"in steps {last.first} to {last.end - 1} the loss is {100 * far / level:+.2g} % from the baseline's"
-            return Gate(risk=risk.value, passed=False, rule=rule, why=why)
-    return Gate(risk=risk.value, passed=True, rule=rule, why="the loss at the end of a longer run is the baseline's")
+            return Gate(risk=risk, passed=False, rule=rule, why=why)
+    return Gate(risk=risk, passed=True, rule=rule, why="the loss at the end of a longer run is the baseline's")
 
 
 def late_metric(base: Readings, new: Readings, metric: Metric, risk: Risk) -> Gate:
-    """The last reading of one long run: not worse by more than the margin, or a tenth where there is none."""
+    """Require the last reading of one long run to be worse by at most the margin, or a tenth without one."""
     rule = f"{metric.name} at the end of a longer run not worse"
     for seed, values in _worse(base, metric).items():
         if seed not in new:
             why = f"the new arm gave no reading of {metric.name}"
-            return Gate(risk=risk.value, passed=False, rule=rule, why=why)
+            return Gate(risk=risk, passed=False, rule=rule, why=why)
         before, after = values[-1], _worse(new, metric)[seed][-1]
         margin = MOST_MARGIN * abs(before) if metric.margin is None else metric.margin
         if after - before > margin:
             why = f"{metric.name} is {abs(after):.4g} instead of {abs(before):.4g} at the end of a longer run"
-            return Gate(risk=risk.value, passed=False, rule=rule, why=why)
-    return Gate(risk=risk.value, passed=True, rule=rule, why=f"{metric.name} is not worse at the end of a longer run")
+            return Gate(risk=risk, passed=False, rule=rule, why=why)
+    return Gate(risk=risk, passed=True, rule=rule, why=f"{metric.name} is not worse at the end of a longer run")
 
 
 def _inside(
@@ -130,16 +131,16 @@ def _inside(
     seen = f"{what} is {abs(result.mean):.3g} {side}, interval {result.low:.3g} to {result.high:.3g}"
     within = result.high <= margin and (better_too or result.low >= -margin)
     if within:
-        return Gate(risk=risk.value, passed=True, rule=rule, why=seen, figures=figures)
+        return Gate(risk=risk, passed=True, rule=rule, why=seen, figures=figures)
     proven = result.low > 0 or (result.high < 0 and not better_too)
     if proven and abs(result.mean) > margin:
-        return Gate(risk=risk.value, passed=False, rule=rule, why=seen, figures=figures)
+        return Gate(risk=risk, passed=False, rule=rule, why=seen, figures=figures)
     more = seeds_needed(result, margin, confidence)
     why = f"{seen}: too uncertain for a margin of {margin:.3g}"
-    return Gate(risk=risk.value, passed=None, rule=rule, why=why, figures=figures, more=more)
+    return Gate(risk=risk, passed=None, rule=rule, why=why, figures=figures, more=more)
 
 
 def _worse(values: Readings, metric: Metric) -> dict[int, list[float]]:
-    """Turned round where higher is better, so that more is always worse."""
+    """Flip the sign of a metric where higher is better, so that more is always worse."""
     sign = -1.0 if metric.higher_is_better else 1.0
-    return {seed: [sign * value for value in some] for seed, some in values.items()}
+    return {seed: [sign * value for value in group] for seed, group in values.items()}

@@ -1,8 +1,8 @@
-"""What a sample could show before it is looked at: from the spread between processes to chances and sample sizes.
+"""Statistical power: what a sample could show, computed from the spread between processes.
 
 A process has one figure here, the logarithm of its throughput. Two arms of n processes are told apart by the rule of
-speed.py, so the chance is that rule played many times with numpy on normal draws of the measured spread: exact where
-logarithms of throughput are normal, and never a formula for another test than the one that decides.
+speed.py, so that rule is simulated many times with numpy on normal draws of the measured spread. The result is exact if
+the logarithms of throughput are normal, and never a formula for a different test than the one that decides.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MOST_PROCESSES = 999  # an answer beyond this only says "far too many"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spread:
-    """Standard deviation between alike processes, of the logarithm of throughput."""
+    """The standard deviation between alike processes of the logarithm of throughput."""
 
     deviation: float
     freedom: int  # degrees of freedom it is known with
 
 
 def spread_of(groups: Iterable[Sequence[float]]) -> Spread | None:
-    """Pooled over groups of alike processes, each around its own mean; None where no group has two."""
+    """Pool groups of alike processes, each around its own mean; None if no group has two processes."""
     squares, freedom = 0.0, 0
     for group in groups:
         if len(group) < 2:
@@ -41,36 +41,36 @@ def spread_of(groups: Iterable[Sequence[float]]) -> Spread | None:
 
 
 def student(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Two-sided quantile."""
+    """Return the two-sided quantile of Student's t distribution."""
     from scipy import stats
 
     return float(stats.t.ppf((1 + confidence) / 2, freedom))
 
 
 def band(spread: Spread, base: int, new: int) -> float:
-    """How far the logarithm of a ratio of two alike arms strays, 19 times in 20."""
+    """Return how far the logarithm of the ratio of two alike arms strays, 19 times in 20."""
     return student(spread.freedom) * spread.deviation * math.sqrt(1 / base + 1 / new)
 
 
 def chance(spread: Spread, processes: int, effect: float, minimum: float) -> float:
-    """That a true ratio of `effect` is found faster by so many processes per arm."""
+    """Return the chance that this many processes per arm find a true ratio of `effect` faster."""
     import numpy as np
 
-    errors, needed = _played(spread.freedom, processes)
+    errors, needed = _simulated(spread.freedom, processes)
     found = math.log(effect) + spread.deviation * errors
     return float(np.mean(found > np.maximum(spread.deviation * needed, math.log(minimum))))
 
 
 def smallest(spread: Spread, processes: int) -> float:
-    """The smallest true ratio that is significant with 80 % power."""
+    """Return the smallest true ratio that is significant with 80 % power."""
     import numpy as np
 
-    errors, needed = _played(spread.freedom, processes)
+    errors, needed = _simulated(spread.freedom, processes)
     return math.exp(min(700.0, spread.deviation * float(np.quantile(needed - errors, POWER))))
 
 
 def processes_needed(spread: Spread, effect: float) -> int:
-    """Per arm, for 80 % power to show this ratio significant; at most MOST_PROCESSES."""
+    """Return the processes per arm that show this ratio with 80 % power; at most MOST_PROCESSES."""
     low, high = 1, 2
     while high < MOST_PROCESSES and smallest(spread, high) > effect:
         low, high = high, 2 * high
@@ -82,10 +82,10 @@ def processes_needed(spread: Spread, effect: float) -> int:
 
 
 @lru_cache(maxsize=256)
-def _played(known: int, processes: int) -> tuple[Any, Any]:
-    """Many comparisons of alike arms, in units of the spread: the error of each and what it would have to pass.
+def _simulated(known: int, processes: int) -> tuple[Any, Any]:
+    """Simulate comparisons of alike arms in units of the spread; return each error and the bound it would have to pass.
 
-    `known` degrees of freedom come from before; the trial's own processes add theirs.
+    `known` degrees of freedom come from earlier processes; the trial's own processes add theirs.
     """
     import numpy as np
 

@@ -1,18 +1,18 @@
-"""How many times faster one arm is than another, with a 95 % interval.
+"""Computes how many times faster one arm is than another, with a 95 % interval.
 
-The ratio is of throughputs: all samples over all seconds of one arm, over the same of the other. It is not a mean of
-ratios, which a single slow epoch would tilt.
+The ratio compares throughputs: all samples over all seconds of one arm, divided by the same of the other. It is not a
+mean of ratios, which a single slow epoch would tilt.
 
 What is resampled (scipy.stats.bootstrap):
 
 - three runs or more of both arms: whole runs, each with all its epochs, because epochs of one run share its luck
   (a cluster bootstrap);
-- fewer: single epochs, pooled over the runs. The spread from run to run is then hardly seen, and `resampled` says so;
-- one epoch of either arm: nothing can be resampled and there is no interval.
+- fewer runs: single epochs, pooled over the runs. This hardly sees the spread from run to run, and `resampled` says so;
+- only one epoch in either arm: nothing can be resampled and there is no interval.
 
-The interval is BCa where that is defined and percentile where it degenerates (all samples alike, too few). A bootstrap
-of n samples spreads too little, by sqrt((n - 1) / n), and takes the normal quantile where few samples call for
-Student's: both ends are moved away from the ratio, on a log scale, by the product of the two corrections. For 3 + 3
+The interval is BCa where that is defined, and percentile where it degenerates (all samples alike, or too few). A
+bootstrap of n samples spreads too little, by sqrt((n - 1) / n), and uses the normal quantile where few samples call
+for Student's: both ends are moved away from the ratio, on a log scale, by the product of the two corrections. For 3 + 3
 runs that is 1.7; without it, such an interval covers 81 % instead of 95 %.
 """
 
@@ -50,13 +50,13 @@ Arm = Sequence[Sequence[Work]]  # runs of epochs
 
 
 def throughput(arm: Arm) -> float:
-    """Samples a second over everything."""
+    """Return samples per second over all runs."""
     total = [_total(run) for run in arm]
     return sum(work.samples for work in total) / sum(work.seconds for work in total)
 
 
 def ratio(arm: Arm, base: Arm) -> Ratio:
-    """throughput(arm) / throughput(base) and its interval."""
+    """Return throughput(arm) / throughput(base) and its interval."""
     value = throughput(arm) / throughput(base)
     by = RUNS if min(len(arm), len(base)) >= RUNS_TO_RESAMPLE else EPOCHS
     first, second = _units(arm, by), _units(base, by)
@@ -78,7 +78,7 @@ def _total(run: Sequence[Work]) -> Work:
 
 
 def _interval(first: list[Work], second: list[Work]) -> tuple[float, float]:
-    """BCa, or percentile where BCa is not defined."""
+    """Return the BCa interval, or the percentile interval where BCa is not defined."""
     for method in ("BCa", "percentile"):
         low, high = _bootstrap(first, second, method)
         if math.isfinite(low) and math.isfinite(high):
@@ -94,7 +94,7 @@ def _bootstrap(first: list[Work], second: list[Work], method: str) -> tuple[floa
     seconds = [np.array([unit.seconds for unit in units], dtype=float) for units in (first, second)]
 
     def statistic(arm: Any, base: Any, axis: int = -1) -> Any:
-        """Of resampled positions, because samples and seconds of a unit must be drawn together."""
+        """Take resampled positions, because samples and seconds of a unit must be drawn together."""
         speeds = [
             samples[which][drawn.astype(int)].sum(axis) / seconds[which][drawn.astype(int)].sum(axis)
             for which, drawn in enumerate((arm, base))

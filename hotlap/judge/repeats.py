@@ -1,4 +1,4 @@
-"""Processes of one program with one seed and one length: what differs between them is the program's own."""
+"""Processes of the same program, seed and length: whatever differs between them is the program's own doing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hotlap.judge.power import student
 from hotlap.records.traces import Fingerprint
 from hotlap.records.trial import EndReason, Sample, Trial
 
-LEAST_MULTIPLE = 4.0  # of what the baseline differs from itself by
-FLOOR = 2.0**-16  # of the size: what float32 kernels of different makers differ by
+LEAST_MULTIPLE = 4.0  # times the difference between two runs of the baseline
+FLOOR = 2.0**-16  # of the size: how far float32 kernels from different libraries differ
 
 Facts = Callable[[Sample], Iterable[Fact]]
 Prints = Callable[[Sample], Iterable[Fingerprint]]
@@ -29,18 +29,18 @@ def program(sample: Sample) -> frozenset[tuple[str, str | None]]:
 
 
 class RepeatedRuns:
-    """All processes that ran what `trial.base` is or the baseline, in this trial and others."""
+    """All processes, in this trial and others, that ran `trial.base` or the bare baseline."""
 
     def __init__(self, trial: Trial, noise: Trial | None, earlier: Sequence[Sample]) -> None:
         others = noise.samples if noise is not None and noise is not trial else ()
         samples = [*trial.of("base"), *others, *earlier]
         self._samples = [
-            sample for sample in samples if sample.ended == EndReason.MEASURED.value and sample.traces is not None
+            sample for sample in samples if sample.ended == EndReason.MEASURED and sample.traces is not None
         ]
         self._base = frozenset((choice.name, choice.value) for choice in trial.base)
 
     def like(self, new: Sample) -> Sample | None:
-        """What `new` is to be compared with: the same seed, as many steps, as it is."""
+        """Return the process to compare `new` with: same seed, same number of steps, not nudged."""
         for sample in self._samples:
             same = program(sample) == self._base and sample.seed_shift == new.seed_shift and not sample.nudge
             if same and length(sample) == length(new):
@@ -57,13 +57,13 @@ class RepeatedRuns:
 
 
 class Stability:
-    """Which classes of facts two alike processes agree on."""
+    """The classes of facts on which two alike processes agree."""
 
     def __init__(self, unchanged: RepeatedRuns, facts: Facts) -> None:
         self.unstable: set[str] = set()
         self._seen: set[str] = set()
         self._lengths: set[int] = set()
-        self.wild = 0  # lines that one of two alike processes has and the other has not
+        self.wild = 0  # lines that only one of two alike processes has
         for sample, other in unchanged.pairs():
             self._lengths.add(length(sample))
             left, right = by_name(facts(sample)), by_name(facts(other))
@@ -75,7 +75,7 @@ class Stability:
             )
 
     def knows(self, fact: Fact, steps: int) -> bool:
-        """Whether it is known that the baseline repeats it: what no alike process had, it does repeatedly not have."""
+        """Whether the baseline is known to repeat this fact; a fact that no alike process had is repeatably absent."""
         return fact.kind in self._seen or steps in self._lengths
 
 
@@ -88,7 +88,7 @@ def _value(facts: Mapping[str, Fact], name: str) -> str | None:
 
 
 class Reference:
-    """How far alike processes are apart, nudged or not, by the name of a fingerprint and their length."""
+    """Measures how far apart alike processes are, nudged or not, by the name of a fingerprint and their length."""
 
     def __init__(self, unchanged: RepeatedRuns, prints: Prints) -> None:
         self._furthest: dict[tuple[int, str], float] = {}
@@ -98,11 +98,11 @@ class Reference:
                 continue
             steps = length(sample)
             self._pairs[steps] += 1
-            left = {found.name: found for found in prints(sample)}
-            for found in prints(other):
-                if found.name in left:
-                    far = apart(left[found.name], found)
-                    self._furthest[steps, found.name] = max(far, self._furthest.get((steps, found.name), 0.0))
+            left = {fingerprint.name: fingerprint for fingerprint in prints(sample)}
+            for right in prints(other):
+                if right.name in left:
+                    far = apart(left[right.name], right)
+                    self._furthest[steps, right.name] = max(far, self._furthest.get((steps, right.name), 0.0))
 
     def pairs(self, steps: int) -> int:
         return self._pairs[steps]
@@ -112,21 +112,23 @@ class Reference:
         return max(multiple * self._furthest.get((steps, base.name), 0.0), FLOOR * base.norm)
 
 
-def _any_apart(some: Iterable[Fingerprint], others: Iterable[Fingerprint]) -> bool:
-    return [fingerprint.digest for fingerprint in some] != [fingerprint.digest for fingerprint in others]
+def _any_apart(fingerprints: Iterable[Fingerprint], others: Iterable[Fingerprint]) -> bool:
+    return [fingerprint.digest for fingerprint in fingerprints] != [fingerprint.digest for fingerprint in others]
 
 
-def apart(one: Fingerprint, other: Fingerprint) -> float:
-    """About the distance of what they are of."""
-    if one.digest == other.digest:
+def apart(fingerprint: Fingerprint, other: Fingerprint) -> float:
+    """Estimate the distance between the tensors behind two fingerprints."""
+    if fingerprint.digest == other.digest:
         return 0.0
-    if len(one.sketch) != len(other.sketch):
+    if len(fingerprint.sketch) != len(other.sketch):
         return math.inf
-    return math.sqrt(sum((left - right) ** 2 for left, right in zip(one.sketch, other.sketch, strict=True)))
+    return math.sqrt(sum((left - right) ** 2 for left, right in zip(fingerprint.sketch, other.sketch, strict=True)))
 
 
-def moved(one: Fingerprint) -> float:
-    """How far it has come since the first step; its size where that is not known."""
-    if not one.start:
-        return one.norm
-    return math.sqrt(sum((left - right) ** 2 for left, right in zip(one.sketch, one.start, strict=True)))
+def moved(fingerprint: Fingerprint) -> float:
+    """Return how far a tensor moved since the first step; its size if its start is not known."""
+    if not fingerprint.start:
+        return fingerprint.norm
+    return math.sqrt(
+        sum((left - right) ** 2 for left, right in zip(fingerprint.sketch, fingerprint.start, strict=True))
+    )

@@ -1,16 +1,17 @@
-"""ROUNDING: the same mathematics in another order.
+"""ROUNDING: the same mathematics in a different order.
 
-Another order of additions changes the last bit of a loss, and training makes more of it: two runs of the same recipe
-part, sometimes in jumps (a ReLU that switches, a tie in a pooling). How fast is a property of the program, so it is
-measured: the reference is the baseline against itself, its weights nudged by a rounding before the first step, or as
-it is where it does not repeat itself anyway. The new arm, with the same seeds, may part from the baseline no further
-than a multiple of what the reference did up to the same step.
+A different order of additions changes the last bit of a loss, and training amplifies it: two runs of the same recipe
+diverge, sometimes in jumps (a ReLU that switches, a tie in a pooling). How fast is a property of the program, so it is
+measured. The reference is the baseline against itself, with weights nudged by a rounding error before the first step,
+or unchanged if it does not repeat itself anyway. With the same seeds, the new arm may diverge from the baseline by at
+most a multiple of what the reference did up to the same step.
 
-Two figures of the difference are held against the reference in every stretch of steps: its root mean square in each
-seed, which sees a wrong step while the runs are still close, and its mean over all seeds, which sees a loss that is
-systematically lower or higher after they have parted. Better is refused as well: the same mathematics trains no better.
+Two figures of the difference are compared with the reference in every stretch of steps: its root mean square in each
+seed, which catches a wrong step while the runs are still close, and its mean over all seeds, which catches a loss that
+is systematically lower or higher once they have diverged. A better loss is rejected as well: the same mathematics does
+not train better.
 
-Where the reference has parted so far that a tenth of the loss would go unseen, there is no evidence yet.
+If the reference diverged so far that a tenth of the loss would go unseen, there is no evidence yet.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from hotlap.judge.power import student
 from hotlap.records.plan import Risk
 from hotlap.records.verdict import Gate
 
-NUDGE = 2.0**-16  # relative to the weight; what the reference runs are to be nudged by, each another way
-LEAST_MULTIPLE = 4.0  # Student's where few references make it larger: 64 for one, 10 for two
-FLOOR = 2.0**-16  # of the loss: what float32 kernels of different makers differ by
-UNSEEN = 0.1  # of the loss, that a gate may overlook at most at the end
-SHORTEST, STRETCHES = 4, 8  # a stretch has at most this part of all steps, but may always have four
+NUDGE = 2.0**-16  # relative to the weight: the nudge of the reference runs, different in each
+LEAST_MULTIPLE = 4.0  # Student's t where few references make it larger: 64 for one, 10 for two
+FLOOR = 2.0**-16  # of the loss: how far float32 kernels from different libraries differ
+UNSEEN = 0.1  # of the loss: the most that a gate may overlook at the end
+SHORTEST, STRETCHES = 4, 8  # a stretch has at most an eighth of all steps, but may always have four
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Apart:
 
 
 def stretches(steps: int) -> list[Stretch]:
-    """One step, one, two, four …, because runs part fast; then all of one length."""
+    """Split the steps into stretches of 1, 1, 2, 4 …, because runs diverge fast; later ones are all of one length."""
     found, at = [Stretch(0, 1)], 1
     longest = max(SHORTEST, steps // STRETCHES)
     while at < steps:
@@ -58,16 +59,16 @@ def stretches(steps: int) -> list[Stretch]:
 
 
 def rounding(found: Curves, risk: Risk = Risk.ROUNDING, note: str = "") -> Gate:
-    """Needs references; see gates.py for a baseline that has none."""
+    """Compare the new arm with the references; gates.py handles a baseline that has none."""
     pairs = found.parted
     multiple = max(LEAST_MULTIPLE, student(max(1, len(pairs)), 0.99))
     rule = (
-        f"{note}loss apart from the baseline's by at most {multiple:.1f} × what the baseline is apart from itself "
+        f"{note}loss differs from the baseline's by at most {multiple:.1f} × what the baseline differs from itself "
         f"({_count(len(pairs), 'pair')} of runs), over {found.steps} steps, {_count(len(found.seeds), 'seed')}"
     )
     if not pairs:
         why = "no two runs of the baseline differ, so its own rounding is not known"
-        return Gate(risk=risk.value, passed=None, rule=rule, why=why, more=1)
+        return Gate(risk=risk, passed=None, rule=rule, why=why, more=1)
     return _within(found, pairs, multiple, risk, rule)
 
 
@@ -83,28 +84,28 @@ def _within(found: Curves, pairs: Sequence[tuple[Curve, Curve]], multiple: float
         if worst > 1:
             why = _why(far, bias, level, bound, allowed)
             figures = (("share of what is allowed", worst), ("first step", float(stretch.first)))
-            return Gate(risk=risk.value, passed=False, rule=rule, why=f"{_steps(stretch)} {why}", figures=figures)
+            return Gate(risk=risk, passed=False, rule=rule, why=f"{_steps(stretch)} {why}", figures=figures)
     figures = (("share of what is allowed", worst), ("of the loss unseen", allowed / level if level else 0.0))
     if allowed > UNSEEN * level:
-        why = f"the baseline differs so much from itself that {100 * allowed / level:.0f} % of the loss would go unseen"
+        why = f"the baseline differs so much from itself that a change of {100 * allowed / level:.0f} % would go unseen"
         more = math.ceil(len(found.seeds) * ((allowed / (UNSEEN * level)) ** 2 - 1))
-        return Gate(risk=risk.value, passed=None, rule=rule, why=why, figures=figures, more=max(1, more))
-    why = f"the loss stays within rounding of the baseline's; {100 * allowed / level:.2g} % off would have been seen"
-    return Gate(risk=risk.value, passed=True, rule=rule, why=why, figures=figures)
+        return Gate(risk=risk, passed=None, rule=rule, why=why, figures=figures, more=max(1, more))
+    why = f"the loss stays within rounding of the baseline's; {100 * allowed / level:.2g} % would have been noticed"
+    return Gate(risk=risk, passed=True, rule=rule, why=why, figures=figures)
 
 
 def _with_reference(pairs: Sequence[tuple[Curve, Curve]], every: Sequence[Stretch]) -> Iterator[tuple[Stretch, Apart]]:
-    """The furthest the reference was apart up to the stretch after: a jump may come a little earlier or later."""
+    """Yield each stretch with the furthest that the reference diverged up to the next: a jump may come a bit later."""
     parted = [[apart(other, first, stretch) for other, first in pairs] for stretch in every]
-    squares = [_rms([gap.square for gap in some]) for some in parted]
-    means = [_rms([gap.mean for gap in some]) for some in parted]
+    squares = [_rms([gap.square for gap in gaps]) for gaps in parted]
+    means = [_rms([gap.mean for gap in gaps]) for gaps in parted]
     for number, stretch in enumerate(every):
         yield stretch, Apart(mean=max(means[: number + 2]), square=max(squares[: number + 2]))
 
 
 def _why(far: float, bias: float, level: float, bound: float, allowed: float) -> str:
     if far > bound:
-        return f"the loss is {_percent(far, level)} apart, where rounding explains {_percent(bound, level)}"
+        return f"the loss differs by {_percent(far, level)}, where rounding explains {_percent(bound, level)}"
     side = "higher" if bias > 0 else "lower"
     return f"the loss is {_percent(abs(bias), level)} {side}, where rounding explains {_percent(allowed, level)}"
 

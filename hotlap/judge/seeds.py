@@ -12,12 +12,12 @@ from hotlap.judge.power import student
 FEWEST_SEEDS = 3
 MOST_SEEDS = 30
 LAST = 4  # the loss is taken from the last quarter of the steps
-LEAST_MARGIN, MOST_MARGIN = 0.005, 0.1  # of the loss; a spread of few seeds is itself uncertain
+LEAST_MARGIN, MOST_MARGIN = 0.005, 0.1  # of the loss; the spread of a few seeds is itself uncertain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedDifferences:
-    """New minus base over the seeds that both ran with."""
+    """The differences new minus base over the seeds that both arms ran with."""
 
     seeds: int
     mean: float
@@ -35,7 +35,7 @@ class PairedDifferences:
 def paired(
     base: Mapping[int, Sequence[float]], new: Mapping[int, Sequence[float]], confidence: float
 ) -> PairedDifferences | None:
-    """None with fewer than three seeds. Several processes of one seed count as one, by their mean."""
+    """Return the paired differences, or None with fewer than three seeds; processes of one seed count by their mean."""
     seeds = sorted(set(base) & set(new))
     if len(seeds) < FEWEST_SEEDS:
         return None
@@ -55,19 +55,19 @@ def paired(
 
 
 def final_losses(group: Mapping[int, tuple[Curve, ...]]) -> dict[int, list[float]]:
-    """The mean over the last quarter of the steps, by seed."""
-    return {seed: [_mean(curve[-max(1, len(curve) // LAST) :]) for curve in some] for seed, some in group.items()}
+    """Return the mean loss over the last quarter of the steps, by seed."""
+    return {seed: [_mean(curve[-max(1, len(curve) // LAST) :]) for curve in curves] for seed, curves in group.items()}
 
 
 def loss_margin(found: PairedDifferences) -> float:
-    """One standard deviation between the baseline's seeds, from 0.5 % to 10 % of the loss."""
+    """Return one standard deviation between the baseline's seeds, limited to 0.5 % to 10 % of the loss."""
     return min(max(found.spread, LEAST_MARGIN * found.level), MOST_MARGIN * found.level)
 
 
 def seeds_needed(found: PairedDifferences, margin: float, confidence: float) -> int:
-    """More of them, until the interval would lie inside the margin if the mean stayed where it is.
+    """Return how many more seeds would bring the interval inside the margin if the mean stayed the same.
 
-    As many again where the mean lies outside, so that it may move.
+    If the mean lies outside the margin, return as many again, so that it may move.
     """
     room = margin - abs(found.mean)
     if room <= 0:

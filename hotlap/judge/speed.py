@@ -1,15 +1,15 @@
-"""How many times faster new is than base, and whether that is a difference.
+"""Computes how many times faster the new arm is than the base arm, and whether that is a real difference.
 
 Faster means three things at once: the 95 % interval lies above 1, the ratio is at least the minimum effect, and it is
-outside the noise band, which is how far two alike arms of as many processes stray (Student's, from the spread between
+outside the noise band, which is how far two alike arms of as many processes stray (Student's t, from the spread between
 processes of the baseline: the noise trial and this trial's own base arm).
 
-Processes are clusters: blocks of one process share its luck. From three per arm whole processes are resampled
-(ratio.py). With fewer, blocks are, which hardly see the spread between processes: the interval is then no narrower than
-the noise band around the ratio, and without a noise band nothing is called faster.
+Processes are clusters: the blocks of one process share its luck. With three or more per arm, whole processes are
+resampled (ratio.py). With fewer, blocks are resampled, which hardly shows the spread between processes: the interval is
+then no narrower than the noise band around the ratio, and without a noise band nothing is called faster.
 
 Arms run A B B A, so a steady drift adds the same to both. They are not paired beyond that: at three processes per arm
-the degrees of freedom a pairing costs would widen the interval by half.
+the degrees of freedom that pairing costs would widen the interval by half.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESAMPLED = {RUNS: "processes", EPOCHS: "blocks", NOTHING: "nothing"}
 
 
 def measured(samples: Iterable[Sample]) -> list[Sample]:
-    """Those whose speed counts."""
+    """Return the samples whose speed counts."""
     return [
         sample
         for sample in samples
@@ -35,7 +35,7 @@ def measured(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def speed(trial: Trial, noise: Trial | None, minimum: float) -> Speed | None:
-    """None where an arm has no measured block."""
+    """Compare the speed of both arms; None if one of them has no measured block."""
     base, new = measured(trial.of("base")), measured(trial.of("new"))
     if not base or not new:
         return None
@@ -73,7 +73,7 @@ def _ends(found: Ratio, half: float | None) -> tuple[float | None, float | None]
 
 
 def _spread(trial: Trial, base: Sequence[Sample], new: Sequence[Sample], noise: Trial | None) -> power.Spread | None:
-    """Of the baseline; of both arms where the new one strays more, which two processes a side can only hint at."""
+    """Return the baseline's spread, or both arms' if the new one strays more; two processes only hint at that."""
     if trial.stage == Stage.NOISE:  # both arms are the baseline
         return power.spread_of([_logs([*base, *new])])
     alike = [_logs(measured(noise.samples)) if noise is not None else [], _logs(base)]
@@ -85,13 +85,13 @@ def _spread(trial: Trial, base: Sequence[Sample], new: Sequence[Sample], noise: 
 
 
 def _before(spread: power.Spread, base: Sequence[Sample]) -> power.Spread:
-    """The same without the freedom of this trial's processes, which the power calculation adds itself."""
+    """Return the spread without the degrees of freedom of this trial, which the power calculation adds itself."""
     known = max(spread.freedom - (len(base) - 1), 0)
     return power.Spread(deviation=spread.deviation, freedom=known)
 
 
 def _more(spread: power.Spread | None, base: Sequence[Sample], processes: int, effect: float) -> int:
-    if spread is None:  # nothing to calculate with before some process has been repeated
+    if spread is None:  # no process has been repeated yet, so there is nothing to compute from
         return max(1, RUNS_TO_RESAMPLE - processes)
     return max(0, power.processes_needed(_before(spread, base), effect) - processes)
 

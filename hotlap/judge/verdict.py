@@ -1,7 +1,8 @@
 """Keep, reject or inconclusive, with the reason in one sentence.
 
-In this order: what broke rejects, what did nothing rejects, a failed gate rejects, then speed. Faster and harmless is
-kept; not faster is rejected where the sample could have shown the minimum effect, and inconclusive where it could not.
+The order matters: a broken run rejects, then one that did nothing, then a failed gate; speed comes last. A change that
+is faster and harmless is kept. One that is not faster is rejected if the sample could have shown the minimum effect,
+and inconclusive if it could not.
 """
 
 from __future__ import annotations
@@ -19,33 +20,33 @@ from hotlap.records.trial import EndReason, Sample, Stage, Trial
 from hotlap.records.tune_record import TuneRequest
 from hotlap.records.verdict import Decision, Gate, PaysOff, Speed, Verdict
 
-FAR_TOO_MANY = 100  # processes per arm, which no tune has
+FAR_TOO_MANY = 100  # processes per arm: more than any tune runs
 
 
 def judge(
     trial: Trial,
     noise: Trial | None,
-    asked: TuneRequest,
+    request: TuneRequest,
     earlier: Sequence[Sample] = (),
     epoch_steps: int | None = None,
 ) -> Verdict:
-    """`noise` is the trial of the baseline against itself; None only while there is none yet.
+    """Judge a trial. `noise` is the trial of the baseline against itself; None only while there is none yet.
 
-    `earlier` is what ran as `trial.base` in other trials: whether that repeats itself decides how EXACT is judged.
+    `earlier` holds what ran as `trial.base` in other trials: whether it repeats itself decides how EXACT is judged.
     """
-    found = speed(trial, noise, asked.minimum)
-    allowed = MemoryLimits(host_mb=asked.memory_mb, device_mb=asked.device_mb, epoch_steps=epoch_steps)
-    quality = gate(trial, noise, asked.metric, earlier, allowed) if trial.stage != Stage.NOISE else None
+    found = speed(trial, noise, request.minimum)
+    allowed = MemoryLimits(host_mb=request.memory_mb, device_mb=request.device_mb, epoch_steps=epoch_steps)
+    quality = gate(trial, noise, request.metric, earlier, allowed) if trial.stage != Stage.NOISE else None
     if quality is not None and trial.stage == Stage.LASTING:
         quality = with_check(quality, late_check(trial, found))
-    decision, why = _decide(trial, found, quality, asked)
+    decision, why = _decide(trial, found, quality, request)
     return Verdict(
         schema=SCHEMA,
         trial=trial.name,
         stage=trial.stage,
         entry=trial.entry,
         value=trial.value,
-        decision=decision.value,
+        decision=decision,
         why=why,
         speed=found,
         gate=quality,
@@ -53,11 +54,11 @@ def judge(
     )
 
 
-def _decide(trial: Trial, found: Speed | None, quality: Gate | None, asked: TuneRequest) -> tuple[Decision, str]:
+def _decide(trial: Trial, found: Speed | None, quality: Gate | None, request: TuneRequest) -> tuple[Decision, str]:
     broken = _broken(trial.of("base"))
     if broken:
         return Decision.INCONCLUSIVE, f"the baseline itself ended badly: {broken}"
-    broken = _broken(trial.of("new")) or _idle(trial) or _too_risky(trial, asked)
+    broken = _broken(trial.of("new")) or _idle(trial) or _too_risky(trial, request)
     if broken:
         return Decision.REJECT, broken
     if found is None:
@@ -71,7 +72,7 @@ def _decide(trial: Trial, found: Speed | None, quality: Gate | None, asked: Tune
     if quality.passed is None:
         return (
             Decision.INCONCLUSIVE,
-            f"{_ratio(found)}, but whether it is harmless is open: {quality.why}{_more(quality)}",
+            f"{_ratio(found)}, but it is not yet known to be harmless: {quality.why}{_more(quality)}",
         )
     return Decision.KEEP, f"{_ratio(found)}, and {quality.why}"
 
@@ -100,25 +101,25 @@ def _broken(samples: Sequence[Sample]) -> str | None:
 
 
 def _idle(trial: Trial) -> str | None:
-    """An entry that did nothing in every process; a ratio of such arms is noise."""
-    told = [outcome for sample in trial.of("new") for outcome in sample.outcomes if outcome.name == trial.entry]
-    if trial.entry is None or not told or any(outcome.status == Status.APPLIED for outcome in told):
+    """Return why the entry did nothing in any process, or None; the ratio of such arms is noise."""
+    reported = [outcome for sample in trial.of("new") for outcome in sample.outcomes if outcome.name == trial.entry]
+    if trial.entry is None or not reported or any(outcome.status == Status.APPLIED for outcome in reported):
         return None
-    return f"{told[0].status}: {told[0].why}"
+    return f"{reported[0].status}: {reported[0].why}"
 
 
-def _too_risky(trial: Trial, asked: TuneRequest) -> str | None:
+def _too_risky(trial: Trial, request: TuneRequest) -> str | None:
     if (
         trial.stage == Stage.NOISE
         or Risk(trial.risk) is Risk.TRAINING
-        or Risk(trial.risk).rank <= Risk(asked.risk).rank
+        or Risk(trial.risk).rank <= Risk(request.risk).rank
     ):
         return None
-    return f"its risk is {trial.risk}, and only {asked.risk} was asked for: add --risk {trial.risk}"
+    return f"its risk is {trial.risk}, but only {request.risk} is allowed: add --risk {trial.risk}"
 
 
 def pays_off(trial: Trial) -> PaysOff | None:
-    """When the speed has won back a start that takes longer than the baseline's; in steps of the baseline."""
+    """Return when the speed-up has repaid a slower start, in steps of the baseline."""
     base, new = measured(trial.of("base")), measured(trial.of("new"))
     if not base or not new:
         return None
@@ -134,7 +135,7 @@ def pays_off(trial: Trial) -> PaysOff | None:
 
 
 def _start(samples: Sequence[Sample], step: float) -> float:
-    """Seconds until training is at speed, beyond what its steps would have taken at speed."""
+    """Return the seconds until training reaches full speed, beyond what its steps would have taken at full speed."""
     return median(sample.startup_seconds + sample.warmup_seconds - sample.warmup_steps * step for sample in samples)
 
 

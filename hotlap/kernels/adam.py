@@ -1,6 +1,6 @@
 """Adam and AdamW in one launch, and the norm that gradients are clipped by in one more.
 
-torch's fused kernel gives 65536 elements to each block: of a model with a million weights it uses a tenth of the chip.
+torch's fused kernel gives 65536 elements to each block: for a model with a million weights it uses a tenth of the chip.
 The numbers are Adam's in float32, the same whether a step is captured or not; the state is torch's own, so checkpoints
 are those of torch's optimizer.
 """
@@ -34,7 +34,7 @@ log = logging.getLogger("hotlap.engine")
 
 
 def defines(squares: bool) -> tuple[str, ...]:
-    """For the compiler; the last are device.cu's."""
+    """Return the compiler's defines; the last are device.cu's."""
     own = (f"-DTHREADS={THREADS}", f"-DTENSORS={TENSORS}", f"-DSQUARES={int(squares)}")
     return *own, "-DCLUSTER=1", "-DBLOCKS=1", "-DEXACT=1", "-DSIGNALS=0"
 
@@ -45,13 +45,13 @@ def source() -> str:
 
 @cache
 def kernel(squares: bool, device: int) -> Any:
-    """Raises NoCompiler."""
+    """Return the kernel; raise NoCompiler if it cannot be compiled."""
     code = compiled(source(), defines(squares), architecture(device))
     return Kernel(code, "adam_squares" if squares else "adam_step", SHARED_BYTES, device)
 
 
 def one_launch(optimizer: Optimizer, clip: float | None, device: torch.device) -> OneLaunch | None:
-    """None where torch's own step is taken."""
+    """Return the one-launch step, or None if torch's own step is to be used."""
     if device.type != "cuda" or not _is_plain(optimizer):
         return None
     try:
@@ -62,7 +62,7 @@ def one_launch(optimizer: Optimizer, clip: float | None, device: torch.device) -
 
 
 def _is_plain(optimizer: Any) -> bool:
-    """Torch's Adam, and nobody changes what this very one does."""
+    """Return whether this is torch's Adam, and nobody changes what this very optimizer does."""
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     if type(optimizer) not in (Adam, AdamW) or any(hooks) or "step" in vars(optimizer):
         return False
@@ -76,11 +76,11 @@ def _is_usual(group: dict[str, Any]) -> bool:
 
 @cache
 def _say_once(why: str) -> None:
-    log.warning("Adam's own kernel cannot be used, torch's is: %s", why)
+    log.warning("Adam's own kernel cannot be used, so torch's is: %s", why)
 
 
 class OneLaunch:
-    """A step of the optimizer. Tensors beyond TENSORS, and other groups, are launches of their own."""
+    """A step of the optimizer in one launch. Tensors beyond TENSORS, and other groups, take launches of their own."""
 
     def __init__(self, optimizer: Optimizer, clip: float | None, device: torch.device) -> None:
         self.optimizer, self.clip = optimizer, clip
@@ -91,7 +91,7 @@ class OneLaunch:
         self.kernels = {squares: kernel(squares, self.index) for squares in (False, True)}
 
     def step(self) -> bool:
-        """False, and nothing is done, where a tensor is not as the kernel needs it or has no state yet."""
+        """Do the step; do nothing and return False if a tensor is not as the kernel needs it or has no state yet."""
         is_watched = bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
         if not _is_plain(self.optimizer) or (is_watched and self.clip is not None):  # hooks come after the clipping
             return False
@@ -105,7 +105,7 @@ class OneLaunch:
         return True
 
     def _watched(self) -> None:
-        """Within the hooks of all optimizers, which may have changed the gradients."""
+        """Do the step within the hooks of all optimizers, which may have changed the gradients."""
         launches = self._launches()
         if launches is not None:
             self._launch(launches)
@@ -137,8 +137,8 @@ class OneLaunch:
                 return None
             decoupled = isinstance(self.optimizer, AdamW) or group.get("decoupled_weight_decay", False)
             for first in range(0, len(trained), TENSORS):
-                part = slice(first, first + TENSORS)
-                found.append(Launch(trained[part], states[part], group, decoupled))
+                span = slice(first, first + TENSORS)
+                found.append(Launch(trained[span], states[span], group, decoupled))
         return found if len(found) <= len(self.tickets) else None
 
     def _fits(self, parameter: Any, state: dict[str, Any]) -> bool:
@@ -154,11 +154,11 @@ class OneLaunch:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """In any order that torch's layers lay weights out in."""
+    """Return whether memory is dense in any order in which torch's layers lay weights out."""
     if tensor.is_contiguous():
         return True
-    other = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
-    return other is not None and tensor.is_contiguous(memory_format=other)
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return layout is not None and tensor.is_contiguous(memory_format=layout)
 
 
 class Launch:
@@ -194,7 +194,7 @@ class Launch:
 
 
 def _is_beside(rate: float | Tensor, parameter: Tensor) -> bool:
-    """Whether the kernel can read it."""
+    """Return whether the kernel can read the rate."""
     return isinstance(rate, Tensor) and rate.device == parameter.device and rate.dtype is torch.float32
 
 

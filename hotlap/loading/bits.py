@@ -10,12 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 WORD = 8
-LONG = 4 << 10  # bytes: less is summed up sooner by zlib
-PIECE = 1 << 20  # bytes of which the checksum is one number
+LONG = 4 << 10  # bytes; zlib is faster on less
+PIECE = 1 << 20  # bytes per checksum
 
 
 def bytes_of(array: Any) -> memoryview:
-    """Of a tensor on the host or a NumPy array; without a copy where it is contiguous."""
+    """Return the bytes of a host tensor or NumPy array, without a copy if it is contiguous."""
     if isinstance(array, bytearray):
         return memoryview(array)
     if hasattr(array, "detach"):
@@ -29,18 +29,18 @@ def bytes_of(array: Any) -> memoryview:
     return memoryview(plain.view(numpy.uint8))
 
 
-def is_contiguous(thing: Any) -> bool:
-    if hasattr(thing, "is_contiguous"):
-        return bool(thing.is_contiguous()) and not thing.is_conj() and not thing.is_neg()
-    return bool(getattr(getattr(thing, "flags", None), "c_contiguous", False))  # a table has flags of another kind
+def is_contiguous(array: Any) -> bool:
+    if hasattr(array, "is_contiguous"):
+        return bool(array.is_contiguous()) and not array.is_conj() and not array.is_neg()
+    return bool(getattr(getattr(array, "flags", None), "c_contiguous", False))  # a table's flags are another type
 
 
-def on_host(thing: Any) -> bool:
-    return getattr(getattr(thing, "device", None), "type", "cpu") == "cpu"
+def on_host(array: Any) -> bool:
+    return getattr(getattr(array, "device", None), "type", "cpu") == "cpu"
 
 
 def _at(address: int, size: int) -> memoryview:
-    """Not by tensor.numpy(), after which torch does not let the program resize its tensor. Whoever calls holds it."""
+    """Return this memory, which the caller must keep alive. After tensor.numpy(), torch would refuse to resize it."""
     import numpy
 
     if not size:
@@ -56,18 +56,19 @@ def _byte() -> Any:
     return torch.uint8
 
 
-def checksum(part: Any, begun: int = 0) -> int:
-    """Of a piece: its words times odd numbers that nobody knows, so that a word that changed always shows, and two that
-    changed places do but for bad luck. At 4 GB a second twice as fast as zlib's.
+def checksum(piece: Any, begun: int = 0) -> int:
+    """Return the checksum of a piece: the sum of its words times secret odd numbers.
+
+    A single changed word always shows, and swapped words almost certainly do. At 4 GB/s it is twice as fast as zlib's.
     """
-    words = len(part) // WORD
-    if len(part) < LONG or len(part) > PIECE:
-        return zlib.crc32(part, begun)
+    words = len(piece) // WORD
+    if len(piece) < LONG or len(piece) > PIECE:
+        return zlib.crc32(piece, begun)
     import numpy
 
     products = _products()
-    numpy.multiply(numpy.frombuffer(part, numpy.uint64, words), factors()[:words], out=products[:words])
-    return zlib.crc32(part[words * WORD :], begun) ^ int(numpy.add.reduce(products[:words]))
+    numpy.multiply(numpy.frombuffer(piece, numpy.uint64, words), factors()[:words], out=products[:words])
+    return zlib.crc32(piece[words * WORD :], begun) ^ int(numpy.add.reduce(products[:words]))
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +82,7 @@ _of_thread = threading.local()
 
 
 def piece_of_memory() -> Any:
-    """Of this thread, as bytes; whoever asks next overwrites it."""
+    """Return this thread's scratch buffer, as bytes; the next caller overwrites it."""
     if not hasattr(_of_thread, "piece"):
         import numpy
 

@@ -1,4 +1,4 @@
-"""What is inside containers, tensors, arrays and tables, and whether it is as it was."""
+"""Snapshots of what is inside containers, tensors, arrays and tables, to detect changes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hotlap.loading.purity.plain import is_record
 from hotlap.loading.purity.pure_operations import CONTAINERS, is_array, is_atom, is_table, same_atom
 from hotlap.loading.row_sums import ArrayRows, RowSums
 
-SMALL = 1 << 20  # bytes, of all that is read
+SMALL = 1 << 20  # bytes of everything read
 MOST_CONTAINERS = 200_000
-FEW = 8  # tensors in one container, each of which is looked at by itself
+FEW = 8  # tensors in one container that are still compared one by one
 DEEPEST = 12
-LONG = 5e-3  # seconds: what takes longer is measured once
+LONG = 5e-3  # seconds; anything slower is timed only once
 
 
 class Unwatchable(Exception):
-    """Why changes of what a dataset reads could not be seen."""
+    """Raised with the reason why changes to what a dataset reads would go unnoticed."""
 
 
 def weakly(value: Any) -> Callable[[], Any]:
-    """A tensor is held, by who has it in a container: torch swaps none that is referred to weakly."""
+    """Return a weak reference if possible; a tensor is held, since torch swaps none that has weak references."""
     if is_tensor(value):
         return lambda: value
     try:
@@ -43,13 +43,13 @@ def is_tensor(value: Any) -> bool:
 
 
 class Contents:
-    """What is inside containers, tensors and arrays."""
+    """A snapshot of what is inside containers, tensors and arrays."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}
         self.parts: list[Part] = []
         self._texts: list[Any] = []
-        self._always: list[Part] = []  # of which all is compared before every batch
+        self._always: list[Part] = []  # parts that are compared in full before every batch
         self.seconds = 0.0
         self.bytes = 0
         self._shared: list[Memory | Group] = []
@@ -63,11 +63,11 @@ class Contents:
         return next((part.name for part in self._shared if part.has_moved() or part.differs()), None)
 
     def settle(self) -> None:
-        """How long a comparison of all of it takes."""
+        """Measure the size of everything, and how long comparing all of it takes."""
         self._seen.clear()
         self.bytes = sum(part.bytes for part in self.parts)
         self.seconds = float("inf")
-        for _ in range(3):  # the first finds nothing in the processor's caches, and other work only adds to it
+        for _ in range(3):  # the first run has cold caches, and other load only adds time
             began = time.perf_counter()
             self.differ()
             self.seconds = min(self.seconds, time.perf_counter() - began)
@@ -75,7 +75,7 @@ class Contents:
                 return
 
     def compare_always(self, parts: list[Part], seconds: float) -> list[Part]:
-        """The smallest of them, as many as can be compared in so many seconds. Gives the others."""
+        """Compare the smallest parts before every batch, as many as fit in the seconds; return the others."""
         waiting = sorted(parts, key=lambda part: part.bytes)
         self._always = []
         while waiting:
@@ -92,53 +92,54 @@ class Contents:
         return (str(text) for text in self._texts)
 
     def differ(self) -> str | None:
-        """What has changed, of all of it."""
+        """Compare everything, and return what has changed."""
         return self.moved() or next((part.name for part in self.parts if part.differs()), None)
 
     def moved(self) -> str | None:
-        """What lies elsewhere in memory than before, or is longer or shorter."""
+        """Return what has moved in memory or changed its length."""
         return next((part.name for part in self.parts if part.has_moved()), None)
 
-    def add(self, thing: Any, depth: int = 0, find: Callable[[], Any] | None = None) -> None:
-        """`find` looks it up where the program has it."""
-        kind = type(thing)
+    def add(self, value: Any, depth: int = 0, find: Callable[[], Any] | None = None) -> None:
+        """Add a value and all inside it; `find` looks the value up where the program holds it."""
+        kind = type(value)
         if is_atom(kind):
-            self._note_texts([thing])
+            self._note_texts([value])
             return
-        if id(thing) in self._seen:
+        if id(value) in self._seen:
             return
-        self._seen[id(thing)] = thing
-        find = find or weakly(thing)
+        self._seen[id(value)] = value
+        find = find or weakly(value)
         if is_array(kind):
-            self.parts.append(Memory(find, id(thing)))
-            if self._is_shared(thing):
+            self.parts.append(Memory(find, id(value)))
+            if self._is_shared(value):
                 self._shared.append(Memory(find))
-            if holds_objects(thing):
-                self.parts.append(ListedArray(thing))
-                self._add_several(thing.reshape(-1).tolist(), depth)
+            if holds_objects(value):
+                self.parts.append(ListedArray(value))
+                self._add_several(value.reshape(-1).tolist(), depth)
         elif kind is bytearray:
             self.parts.append(Memory(find))
         elif is_table(kind):
-            self._add_table(thing, depth, find)
+            self._add_table(value, depth, find)
         elif kind in CONTAINERS or is_record(kind):
-            self._add_container(thing, depth)
+            self._add_container(value, depth)
 
-    def _is_shared(self, thing: Any) -> bool:
-        return self._mapped.holds(thing) or is_mapped(thing)
+    def _is_shared(self, array: Any) -> bool:
+        return self._mapped.holds(array) or is_mapped(array)
 
-    def _note_texts(self, things: list[Any]) -> None:
-        self._texts.extend(value for value in things if isinstance(value, str) or hasattr(value, "__fspath__"))
+    def _note_texts(self, values: list[Any]) -> None:
+        self._texts.extend(value for value in values if isinstance(value, str) or hasattr(value, "__fspath__"))
 
-    def _add_container(self, thing: Any, depth: int) -> None:
+    def _add_container(self, container: Any, depth: int) -> None:
         if len(self.parts) > MOST_CONTAINERS or depth > DEEPEST:
-            raise Unwatchable("it holds more containers than can be looked at")
-        if not isinstance(thing, tuple | frozenset):
-            self.parts.append(ContainerContents(thing))
-        self._add_several(listed(thing), depth, id(thing) if type(thing) is list else 0)
+            raise Unwatchable("it holds more containers than can be checked")
+        if not isinstance(container, tuple | frozenset):
+            self.parts.append(ContainerContents(container))
+        self._add_several(listed(container), depth, id(container) if type(container) is list else 0)
 
     def _add_several(self, inner: list[Any], depth: int, of: int = 0) -> None:
-        """Many of one kind at once: one by one they take several times as long. `of`: the list they are from, each
-        with the number of its element.
+        """Add many values at once, which is several times as fast as one by one.
+
+        `of` is the id of the list whose elements they are or belong to, in order.
         """
         arrays = [element for element in inner if is_array(type(element))]
         if len(arrays) > FEW:
@@ -159,19 +160,19 @@ class Contents:
         for element in inner:
             self.add(element, depth + 1)
 
-    def _add_table(self, thing: Any, depth: int, find: Callable[[], Any]) -> None:
-        """An image by its pixels; of a table each column."""
-        if hasattr(thing, "tobytes") and hasattr(thing, "getbands"):
+    def _add_table(self, table: Any, depth: int, find: Callable[[], Any]) -> None:
+        """Add an image by its pixels, or a table by its columns."""
+        if hasattr(table, "tobytes") and hasattr(table, "getbands"):
             self.parts.append(Memory(find))
-        elif hasattr(thing, "to_numpy"):
+        elif hasattr(table, "to_numpy"):
             self.parts.append(Table(find))
-            for values in columns_of(thing):
+            for values in columns_of(table):
                 if values.dtype.hasobject:
                     self._add_several(values.tolist(), depth + 1)
 
 
 def _seconds_to_compare(part: Part) -> float:
-    """The first time finds nothing in the processor's caches, and other work only adds to it."""
+    """Return the shortest of three runs: the first has cold caches, and other load only adds time."""
     shortest = math.inf
     for _ in range(3):
         began = time.perf_counter()
@@ -183,14 +184,14 @@ def _seconds_to_compare(part: Part) -> float:
 
 
 class ContainerContents:
-    """A container: the very same objects are in it, or equal numbers and texts."""
+    """A snapshot of a container, unchanged while it holds the same objects, or equal numbers and texts."""
 
     def __init__(self, live: Any) -> None:
         self._live, self._then, self.name = live, listed(live), f"a {type(live).__name__}"
         self.bytes, self.of = 8 * len(self._then), id(live)
 
     def rows(self, total: int) -> ListedRows | None:
-        """For items that each have an element of their own."""
+        """Return a comparison by rows if each item has its own element."""
         fits = type(self._live) is list and len(self._then) >= total
         return ListedRows(self._live, self._then) if fits else None
 
@@ -209,7 +210,7 @@ class ListedRows:
         self._live, self._then = live, then
 
     def differ(self, rows: Any) -> bool:
-        """Whether one of these elements is another, or another number or text."""
+        """Return whether one of these elements is another object, or another number or text."""
         numbers = rows.tolist()
         now = list(map(self._live.__getitem__, numbers))
         then = list(map(self._then.__getitem__, numbers))
@@ -217,18 +218,18 @@ class ListedRows:
 
 
 class ListedArray(ContainerContents):
-    """An array of objects; its form is looked at as that of any array."""
+    """The elements of an object array, whose form is checked as for any array."""
 
     def has_moved(self) -> bool:
         return False
 
 
-def alike(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and is_atom(type(one)) and same_atom(one, other))
+def alike(left: Any, right: Any) -> bool:
+    return left is right or (type(left) is type(right) and is_atom(type(left)) and same_atom(left, right))
 
 
 class Memory:
-    """Of a tensor, an array or an image, by checksums of its pieces."""
+    """A snapshot of a tensor, an array or an image, by checksums of its pieces."""
 
     name = "a tensor or array"
 
@@ -245,22 +246,22 @@ class Memory:
     def has_moved(self) -> bool:
         return form_of(self.find()) != self._form
 
-    def _pieces(self, thing: Any) -> list[Any]:
-        if not on_host(thing) or holds_objects(thing):
+    def _pieces(self, value: Any) -> list[Any]:
+        if not on_host(value) or holds_objects(value):
             return []
-        if hasattr(thing, "getbands"):
-            return _pieces_of_image(thing)
-        whole = bytes_of(thing)
+        if hasattr(value, "getbands"):
+            return _pieces_of_image(value)
+        whole = bytes_of(value)
         return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
 
     def differs(self) -> bool:
-        """Asked where it has not moved."""
-        array = self.find()  # held as long as its memory is read
+        """Return whether the contents differ; call it only if `has_moved` is false."""
+        array = self.find()  # held while its memory is read
         return list(map(checksum, self._pieces(array))) != self._sums
 
 
 def _pieces_of_image(image: Any) -> list[Any]:
-    """Pixels, and what they mean."""
+    """Return the pixels of an image, its palette and its metadata."""
     whole, palette = image.tobytes(), getattr(image, "palette", None)
     colours = b"" if palette is None else f"{palette.mode} {palette.rawmode}".encode() + bytes(palette.palette)
     pieces = [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
@@ -268,7 +269,7 @@ def _pieces_of_image(image: Any) -> list[Any]:
 
 
 class Table(Memory):
-    """A pandas object, column by column, with what they are of and called."""
+    """A snapshot of a pandas object, column by column, with their types and names."""
 
     name = "a table"
 
@@ -286,19 +287,19 @@ class Table(Memory):
             return True
         return super().differs()
 
-    def _pieces(self, thing: Any) -> list[Any]:
-        columns = columns_of(thing)
+    def _pieces(self, value: Any) -> list[Any]:
+        columns = columns_of(value)
         return [repr(column.tolist()).encode() if column.dtype.hasobject else bytes_of(column) for column in columns]
 
 
 def columns_of(table: Any) -> list[Any]:
     columns = [column for _, column in table.items()] if getattr(table, "ndim", 1) > 1 else [table]
     labels = [getattr(table, name) for name in ("columns", "index") if hasattr(table, name)]
-    return [part.to_numpy() for part in (*columns, *labels)]
+    return [column.to_numpy() for column in (*columns, *labels)]
 
 
 def kinds_of(table: Any) -> list[Any]:
-    """As objects: two kinds of categories in another order are equal."""
+    """Return the dtypes, to compare by identity: categories in another order compare equal."""
     return list(table.dtypes) if getattr(table, "ndim", 1) > 1 else [table.dtype]
 
 
@@ -314,14 +315,14 @@ def is_mapped(array: Any) -> bool:
     return type(array).__module__ == "mmap" or type(array).__name__ == "memmap"
 
 
-def form_of(thing: Any) -> tuple[Any, ...]:
-    """What changes when memory is exchanged, reshaped or, of a tensor, written by its own operations."""
-    if hasattr(thing, "data_ptr"):
-        return (version_of(thing), thing.data_ptr(), thing.shape, thing.dtype, thing.requires_grad)
-    if hasattr(thing, "__array_interface__") and hasattr(thing, "strides"):
-        names = thing.dtype.names  # which can be given others in place
-        return (thing.__array_interface__["data"], thing.shape, thing.strides, thing.dtype, names)
-    return (getattr(thing, "shape", None), getattr(thing, "size", None), getattr(thing, "mode", None))
+def form_of(value: Any) -> tuple[Any, ...]:
+    """Return what changes if the memory is replaced or reshaped, or a tensor is written by its own operations."""
+    if hasattr(value, "data_ptr"):
+        return (version_of(value), value.data_ptr(), value.shape, value.dtype, value.requires_grad)
+    if hasattr(value, "__array_interface__") and hasattr(value, "strides"):
+        names = value.dtype.names  # which can be renamed in place
+        return (value.__array_interface__["data"], value.shape, value.strides, value.dtype, names)
+    return (getattr(value, "shape", None), getattr(value, "size", None), getattr(value, "mode", None))
 
 
 def listed(container: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """The files that a dataset may read, and whether one of them has changed.
 
-Which file an item comes from is computed when it is fetched. So all files are watched that are named by what its code
-reads, and all files in the folders named there.
+The file of an item is computed when the item is fetched. So all files are watched whose names the code reads, and all
+files in folders whose names it reads.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from hotlap.loading.contents import Unwatchable
 from hotlap.loading.memory_maps import open_files, writable_files
 
 MOST_FILES = 300_000
-MOST_SECONDS = 1.0  # to list them at first
-AT_EACH_BATCH = 100e-6  # seconds
-LONGEST = 4096  # characters of a name
+MOST_SECONDS = 1.0  # for listing them at first
+AT_EACH_BATCH = 100e-6  # seconds of checking
+LONGEST = 4096  # characters in a name
 MOST_WRITTEN = 1000
-CHANGES = frozenset(f"os.{name}" for name in "rename remove truncate mkdir rmdir link symlink".split())  # of names
+# Audit events that change names.
+CHANGES = frozenset(f"os.{name}" for name in "rename remove truncate mkdir rmdir link symlink".split())
 CODE = (".py", ".pyc", ".so", ".pyi")
 OF_THE_SYSTEM = (sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/", "/etc/", "/usr/")
 Seen = tuple[int, int, int, int, int]
 
 
 class Files:
-    """As they are now."""
+    """A snapshot of the watched files, as they are now."""
 
     def __init__(self, named: Iterable[str], in_code: Iterable[str]) -> None:
         here = os.getcwd()
@@ -41,13 +42,13 @@ class Files:
             if "." in text or os.sep in text:
                 self._add(text, here, until)
         if not self._seen:
-            raise Unwatchable("it reads files of which is not known where they are")
+            raise Unwatchable("it reads files whose location is not known")
         self._names = list(self._seen)
         self._paths = {os.path.realpath(name) for name in self._names}
-        self._turn, self._in_turn = 0, False  # there are more than can be looked at before a batch
+        self._turn, self._in_turn = 0, False  # whether there are more than can be checked before a batch
         self.found_late = False  # a change that another process may have made some batches ago
         if (held := self._held_to_write()) is not None:
-            raise Unwatchable(f"the program has {held} open, or mapped into memory, to write into it")
+            raise Unwatchable(f"the program has {held} open or memory-mapped for writing")
         _listen()
         self._heard = _forgotten + len(_written)
 
@@ -60,14 +61,14 @@ class Files:
             return
         if os.path.isdir(name):
             path = os.path.realpath(name)
-            if not (here == path or here.startswith(path.rstrip(os.sep) + os.sep)):  # where the program writes too
+            if not (here == path or here.startswith(path.rstrip(os.sep) + os.sep)):  # the program writes there too
                 self._seen[name] = _as_seen(found)
                 self._add_folder(name, until)
         else:
             self._seen[name] = _as_seen(found)
 
     def _add_folder(self, name: str, until: float) -> None:
-        """By the names that the program uses: a link may come to lead elsewhere. A folder changes with its entries."""
+        """Add files by the names that the program uses: links may be redirected. A folder changes with its entries."""
         for entry in _entries_in(name):
             try:
                 self._seen[entry.path] = _as_seen(entry.stat())
@@ -80,14 +81,14 @@ class Files:
         return path in self._seen or is_no_data(path) or os.path.realpath(path) in self._paths
 
     def differ(self) -> str | None:
-        """At the start of an epoch: a file that has changed, of all of them."""
+        """Check all files at the start of an epoch, and return one that has changed."""
         if (found := self._written_by_us() or self._held_to_write()) is None:
             found = self._looked_at(None)
             self.found_late = found is not None and self._in_turn
         return found
 
     def differ_now(self) -> str | None:
-        """Before a batch: what this process has opened to write, and some others."""
+        """Check the files this process has written to, and some others, before a batch."""
         if (found := self._written_by_us()) is None:
             found = self._looked_at(time.perf_counter() + AT_EACH_BATCH)
             self.found_late = found is not None and self._in_turn
@@ -121,29 +122,29 @@ class Files:
 
 
 def is_no_data(path: str) -> bool:
-    """Modules that were imported, and what the system is asked for."""
+    """Return whether the path is code or part of the system."""
     return path.endswith(CODE) or os.path.realpath(path).startswith(OF_THE_SYSTEM)
 
 
-_written: list[str] = []  # that this process has opened to write, renamed or removed
+_written: list[str] = []  # names that this process has opened for writing, renamed or removed
 _forgotten = 0
 _listening = False
 
 
 def _listen() -> None:
-    """From the first file that is watched on; a hook stays as long as the process."""
+    """Install the audit hook, once and only when needed: it stays as long as the process."""
     global _listening
     if not _listening:
         _listening = True
         sys.addaudithook(_hear)
 
 
-_reading: dict[int, list[str]] = {}  # by thread: what it has opened to read
+_reading: dict[int, list[str]] = {}  # by thread: the names it has opened for reading
 
 
 @contextmanager
 def read_files() -> Iterator[list[str]]:
-    """Collects the files that this thread opens through Python."""
+    """Collect the files that this thread opens for reading through Python."""
     _listen()
     opened: list[str] = []
     thread = get_ident()

@@ -1,4 +1,4 @@
-"""Generators of random numbers: how the state of one is read and put back."""
+"""Random number generators: how the state of one is read and restored."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-OWN = "its own"  # so begin the names of streams that no worker is seeded with
+OWN = "its own"  # prefix for the names of streams that are not seeded in workers
 Access = tuple[str, Callable[[], Any], Callable[[Any], Any]]
 
 
-def access(torch: Any, one: Any) -> Access | None:
-    """Of a generator; None of anything else."""
+def access(torch: Any, candidate: Any) -> Access | None:
+    """Return the name, getter and setter of a generator's state, or None for anything else."""
     numpy = sys.modules.get("numpy")
-    if isinstance(one, torch.Generator):
-        return f"{OWN} torch.Generator", one.get_state, one.set_state
-    if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
-        return f"{OWN} random.Random", one.getstate, one.setstate
-    if numpy is not None and isinstance(one, numpy.random.RandomState):
-        return f"{OWN} numpy RandomState", one.get_state, one.set_state
-    if numpy is not None and isinstance(one, numpy.random.Generator):
-        bits = one.bit_generator
+    if isinstance(candidate, torch.Generator):
+        return f"{OWN} torch.Generator", candidate.get_state, candidate.set_state
+    if isinstance(candidate, random.Random) and not isinstance(candidate, random.SystemRandom):
+        return f"{OWN} random.Random", candidate.getstate, candidate.setstate
+    if numpy is not None and isinstance(candidate, numpy.random.RandomState):
+        return f"{OWN} numpy RandomState", candidate.get_state, candidate.set_state
+    if numpy is not None and isinstance(candidate, numpy.random.Generator):
+        bits = candidate.bit_generator
         return f"{OWN} numpy Generator", functools.partial(_state_of, bits), functools.partial(_set_state, bits)
     return None
 

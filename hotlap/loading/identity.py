@@ -1,4 +1,4 @@
-"""What belongs to an object, by identity and for as long as it lives: it is neither marked nor kept alive."""
+"""Mappings from objects, by identity, that neither mark an object nor keep it alive."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-MOST_ALIVE = 2  # of what cannot be weakly referenced
+MOST_ALIVE = 2  # objects that cannot be weakly referenced
 
 Value = TypeVar("Value")
 
 
 class ByIdentity(Generic[Value]):
-    """By id, because what is seen may be equal to others or unhashable. A value must not hold its object."""
+    """Maps objects to values by id, since objects may be unhashable or equal. A value must not hold its object."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Callable[[], Any], Value]] = {}
 
-    def get(self, thing: Any) -> Value | None:
-        held = self._held.get(id(thing))
-        return held[1] if held is not None and held[0]() is thing else None
+    def get(self, obj: Any) -> Value | None:
+        held = self._held.get(id(obj))
+        return held[1] if held is not None and held[0]() is obj else None
 
-    def put(self, thing: Any, value: Value) -> None:
-        held, key = self._held, id(thing)
+    def put(self, obj: Any, value: Value) -> None:
+        held, key = self._held, id(obj)
 
         def gone(reference: weakref.ref[Any]) -> None:
-            if key in held and held[key][0] is reference:  # else the id has another owner by now
+            if key in held and held[key][0] is reference:  # else the id belongs to another object by now
                 del held[key]
 
-        held[key] = (weakref.ref(thing, gone), value)
+        held[key] = (weakref.ref(obj, gone), value)
 
-    def drop(self, thing: Any) -> None:
-        if thing in self:
-            del self._held[id(thing)]
+    def drop(self, obj: Any) -> None:
+        if obj in self:
+            del self._held[id(obj)]
 
     def clear(self) -> None:
         self._held.clear()
 
     def cache_clear(self) -> None:
-        """As what functools remembers is cleared: see patch/ending.py."""
+        """Clear the mapping under the name that functools caches use: see patch/ending.py."""
         self.clear()
 
     def things(self) -> Iterator[Any]:
-        """Those alive."""
+        """Yield the objects that are still alive."""
         for reference, _ in list(self._held.values()):
             alive = reference()
             if alive is not None:
@@ -51,40 +51,41 @@ class ByIdentity(Generic[Value]):
     def values(self) -> list[Value]:
         return [value for _, value in list(self._held.values())]
 
-    def __contains__(self, thing: Any) -> bool:
-        held = self._held.get(id(thing))
-        return held is not None and held[0]() is thing
+    def __contains__(self, obj: Any) -> bool:
+        held = self._held.get(id(obj))
+        return held is not None and held[0]() is obj
 
     def __len__(self) -> int:
         return len(self._held)
 
 
 class AlsoOfLists(ByIdentity[Value]):
-    """And of whatever else cannot be weakly referenced: kept alive, so that its id stays its own, until others have
-    been used since.
+    """A mapping that also takes objects without weak references, such as lists.
+
+    It keeps the few used last alive, so that their ids are not reused.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._alive: dict[int, Any] = {}  # the one used last at the end
+        self._alive: dict[int, Any] = {}  # the most recently used last
 
-    def get(self, thing: Any) -> Value | None:
-        if id(thing) in self._alive:
-            self._alive[id(thing)] = self._alive.pop(id(thing))
-        return super().get(thing)
+    def get(self, obj: Any) -> Value | None:
+        if id(obj) in self._alive:
+            self._alive[id(obj)] = self._alive.pop(id(obj))
+        return super().get(obj)
 
-    def put(self, thing: Any, value: Value) -> None:
+    def put(self, obj: Any, value: Value) -> None:
         try:
-            super().put(thing, value)
+            super().put(obj, value)
         except TypeError:
-            self._keep(thing, value)
+            self._keep(obj, value)
 
-    def _keep(self, thing: Any, value: Value) -> None:
-        self._held[id(thing)] = (lambda: thing, value)
-        self._alive[id(thing)] = thing
+    def _keep(self, obj: Any, value: Value) -> None:
+        self._held[id(obj)] = (lambda: obj, value)
+        self._alive[id(obj)] = obj
         while len(self._alive) > MOST_ALIVE:
             oldest = next(iter(self._alive))
-            del self._held[oldest]  # before the thing, whose id is free afterwards
+            del self._held[oldest]  # before the object, whose id is free afterwards
             del self._alive[oldest]
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
-"""Which memory of this process others may write into, and which files it may write through memory or what is open.
+"""The memory of this process that others may write to, and the files it may write through mappings or descriptors.
 
-Only Linux tells. Elsewhere nothing is known to be shared but what its owner calls so.
+Only Linux reveals this. Elsewhere memory counts as shared only if its owner says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAPS, OPEN = "/proc/self/maps", Path("/proc/self/fd")
 
 
 class SharedRanges:
-    """Ranges of addresses that are shared between processes, as they are now."""
+    """The address ranges that are now shared between processes."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -28,17 +28,17 @@ class SharedRanges:
                 self._starts.append(int(start, 16))
                 self._ends.append(int(end, 16))
 
-    def holds(self, thing: Any) -> bool:
-        """The memory of a tensor or array."""
-        if hasattr(thing, "is_shared") and thing.is_shared():
+    def holds(self, array: Any) -> bool:
+        """Return whether the memory of the tensor or array is shared."""
+        if hasattr(array, "is_shared") and array.is_shared():
             return True
-        at = _address(thing)
+        at = _address(array)
         place = bisect_right(self._starts, at) - 1
         return place >= 0 and at < self._ends[place]
 
 
 def writable_files() -> set[str]:
-    """Files that are mapped into memory to be written: a write leaves no trace in the file's times."""
+    """Return the files mapped into memory for writing: such writes do not show in a file's times."""
     found = set()
     for line in _lines():
         parts = line.rstrip("\n").split(None, 5)
@@ -48,10 +48,10 @@ def writable_files() -> set[str]:
 
 
 def open_files() -> set[str]:
-    """Files that are open to be written: of a write through what was opened before we listened, nobody tells."""
+    """Return the files open for writing: a write to one opened before our audit hook goes unnoticed."""
     found = set()
     for entry in OPEN.iterdir() if OPEN.is_dir() else ():
-        with suppress(OSError):  # closed meanwhile, as the one that lists them is
+        with suppress(OSError):  # closed meanwhile, like the one that lists them
             if fcntl.fcntl(int(entry.name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
                 found.add(str(entry.readlink()))
     return found
@@ -59,18 +59,18 @@ def open_files() -> set[str]:
 
 def _lines() -> list[str]:
     try:
-        with open(MAPS, encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123 asked at each epoch
+        with open(MAPS, encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123 called at each epoch
             return maps.readlines()
     except OSError:
         return []
 
 
-def _address(thing: Any) -> int:
-    if hasattr(thing, "data_ptr"):
+def _address(array: Any) -> int:
+    if hasattr(array, "data_ptr"):
         try:
-            return int(thing.data_ptr())
+            return int(array.data_ptr())
         except RuntimeError:  # a tensor without memory of its own
             return 0
-    if hasattr(thing, "__array_interface__"):
-        return int(thing.__array_interface__["data"][0])
+    if hasattr(array, "__array_interface__"):
+        return int(array.__array_interface__["data"][0])
     return 0

@@ -1,4 +1,4 @@
-"""Work of ours that is not to appear in a profile which the program makes of itself."""
+"""Keeps our work out of the profiles that the program records."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 
 def is_profiled(torch: Any) -> bool:
-    """Whether the program is being profiled by torch, in this thread."""
+    """Return whether a torch profiler is active in this thread."""
     return bool(torch._C._autograd._profiler_enabled())
 
 
 def are_operations_seen(torch: Any) -> bool:
-    """By a profiler of the program, or by a mode that it has entered."""
+    """Return whether a profiler or a torch mode of the program sees operations."""
     return bool(torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack())
 
 
 @contextmanager
 def unseen_operations(torch: Any) -> Iterator[None]:
-    """Operations in here reach neither."""
+    """Hide the operations in this block from profilers and modes."""
     modes = torch.utils._python_dispatch._disable_current_modes
     with unprofiled(torch), modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
         yield
@@ -27,7 +27,7 @@ def unseen_operations(torch: Any) -> Iterator[None]:
 
 @contextmanager
 def unprofiled(torch: Any) -> Iterator[None]:
-    """Operations in here are recorded by no profiler."""
+    """Hide the operations in this block from profilers."""
     if not is_profiled(torch):
         yield
         return

@@ -1,4 +1,4 @@
-"""Datasets whose items are known to be the same whenever they are fetched, as long as what that reads is unchanged."""
+"""Datasets whose items are known to be the same at each fetch, as long as what fetching reads is unchanged."""
 
 from __future__ import annotations
 
@@ -20,39 +20,40 @@ from hotlap.loading.subsets import Levels
 from hotlap.patch.signals import is_in_handler, raised_by_signal
 
 MOST_READINGS = 8
-TOOLS = 6  # that sys.monitoring knows
+TOOLS = 6  # number of tool ids in sys.monitoring
 LOUD = frozenset({"always", "error", "all"})
 
 
 class Unfit(Exception):
-    """Why a loader's data cannot be fetched in another way than the program does."""
+    """Raised with the reason why a loader's data can only be fetched as the program does."""
 
 
 class DataChanged(Unfit):
-    """What it is made from is no longer what it was."""
+    """Raised if what the data is made from has changed."""
 
 
 class Pure:
-    """What is known of a dataset. It does not hold the dataset, and lives as long as that."""
+    """What is known of a pure dataset, for as long as the dataset lives; it does not hold the dataset."""
 
     def __init__(self, study: Study, readings: int = 1) -> None:
         self.study, self.readings = study, readings
-        self.seconds = 0.0  # to fetch an item
+        self.seconds = 0.0  # per item fetched
         self._then = State(study, contents=False)
 
     def is_outdated(self) -> bool:
-        """Whether the code, or an object it uses, is another one by now."""
+        """Return whether the code, or an object that it uses, has been replaced."""
         return self._then.differs_now() is not None
 
-    def watch(self, torch: Any, *others: Study, contents: bool = True) -> Watch:
-        """From now on. Raises Unfit where changes could not be seen. Without `contents` for who reads these anew."""
-        return Watch(torch, self.study, *others, contents=contents)
+    def watch(self, torch: Any, *studies: Study, contents: bool = True) -> Watch:
+        """Watch for changes from now on; raises Unfit if they would go unnoticed.
+
+        `contents=False` is for callers that read the contents again themselves.
+        """
+        return Watch(torch, self.study, *studies, contents=contents)
 
     @contextmanager
     def handles_closed_after(self, dataset: Any) -> Iterator[None]:
-        """A file that is opened when the first item is fetched is opened anew by whoever fetches next: workers that
-        are forked must not share it.
-        """
+        """Close again the files that the first fetch in this block opens, since forked workers must not share them."""
         owners = [(owner(), name) for owner, name in self.study.opened.values()]
         holders: list[tuple[Any, str]] = [(vars(owner), name) for owner, name in owners if owner is not None]
         before = [(held, name, held.get(name, _ABSENT)) for held, name in holders]
@@ -72,25 +73,25 @@ _drawing: AlsoOfLists[Pure | str] = AlsoOfLists()
 
 
 def pure(dataset: Any) -> Pure:
-    """Raises Unfit with the reason where its items are not known to be always the same.
+    """Return what is known of a dataset; raises Unfit with the reason if its items may not always be the same.
 
-    Its code is read once for each dataset, and again where what was read has changed.
+    The code is read once for each dataset, and again if what was read has changed.
     """
     known = _known.get(dataset)
     if known is None or (isinstance(known, Pure) and known.is_outdated()):
         known = _studied(dataset, 0 if known is None else known.readings)
         _known.put(dataset, known)
     if isinstance(known, str):
-        raise Unfit(f"{known}; its items are not known to be always the same")
+        raise Unfit(f"{known}; its items may not always be the same")
     if is_traced():
-        raise Unfit("the program's calls or operations are traced, and there would be fewer")
+        raise Unfit("the program's calls or operations are traced, and the trace would show fewer")
     _refuse_loud_warnings()
     return known
 
 
 def is_traced() -> bool:
-    """Whether the program looks at its own calls, as cProfile, a debugger or a coverage tool does, or at its
-    operations, as modes of torch do.
+    """Return whether the program traces its own calls, as cProfile, a debugger or a coverage tool does, or its
+    operations, as torch modes do.
     """
     if sys.gettrace() is not None or sys.getprofile() is not None or _has_modes():
         return True
@@ -99,7 +100,7 @@ def is_traced() -> bool:
 
 
 def _has_modes() -> bool:
-    """Whether something of the program's stands around all operations; a default device is no such thing."""
+    """Return whether a torch mode of the program sees all operations; a default device does not count."""
     torch = sys.modules["torch"]
     if torch._C._len_torch_dispatch_stack():
         return True
@@ -111,7 +112,7 @@ def _has_modes() -> bool:
 
 def _studied(dataset: Any, before: int, draws: bool = False) -> Pure | str:
     if before >= MOST_READINGS:
-        return "what it is made from changes again and again"
+        return "what it is made from keeps changing"
     try:
         return Pure(study_of(dataset, draws), before + 1)
     except (Impure, Unwatchable) as why:
@@ -126,9 +127,9 @@ def pure_collate(collate: Any, known: Pure) -> Study:
 
 
 def pure_but_for_draws(dataset: Any, collate: Any = None) -> tuple[Study, ...]:
-    """Of fetching in workers that torch seeds: it may draw from the streams of torch, NumPy and random, and no others.
+    """Return the studies of fetching in workers that torch seeds; raises Unfit.
 
-    Raises Unfit.
+    Fetching may draw from the streams of torch, NumPy and random, and from no others.
     """
     known = _drawing.get(dataset)
     if known is None or (isinstance(known, Pure) and known.is_outdated()):
@@ -146,19 +147,19 @@ def pure_but_for_draws(dataset: Any, collate: Any = None) -> tuple[Study, ...]:
 
 
 def forget(dataset: Any, why: str) -> None:
-    """What came out later, for all who ask."""
+    """Record why a dataset turned out not to be pure, for all later callers of `pure`."""
     _known.put(dataset, why)
 
 
 def _refuse_loud_warnings() -> None:
-    """What warns each time would warn once."""
+    """Raise Unfit if the program shows every warning: those of an item would be shown only once."""
     for action, _, category, *_ in warnings.filters:
         if action in LOUD and any(issubclass(kind, category) for kind in (RuntimeWarning, ResourceWarning)):
-            raise Unfit("the program has all warnings shown, and those of an item would be shown once")
+            raise Unfit("the program shows all warnings, and those of an item would be shown only once")
 
 
 class Watch:
-    """All that fetching depends on, as it is now."""
+    """A snapshot of everything that fetching depends on."""
 
     def __init__(self, torch: Any, *studies: Study, contents: bool = True) -> None:
         self._torch = torch
@@ -173,25 +174,26 @@ class Watch:
 
     @property
     def is_shared(self) -> bool:
-        """Whether what changes here is seen by workers too, within an epoch."""
+        """Whether workers see changes within an epoch too."""
         return self._files is not None or self._state.is_shared
 
     def require_worth(self, epoch_seconds: float) -> None:
-        """Raises Unfit where looking at each epoch whether it changed costs more than is gained."""
+        """Raise Unfit if checking for changes at each epoch costs more than it gains."""
         try:
             self._state.require_worth(epoch_seconds)
         except Unwatchable as why:
             raise Unfit(str(why)) from None
 
     def require_watched(self, opened: list[str]) -> None:
-        """Raises Unfit where fetching has read a file that is not among those that are watched."""
+        """Raise Unfit if fetching has read a file that is not watched."""
         for path in opened:
             if not (is_no_data(path) if self._files is None else self._files.covers(path)):
-                raise Unfit(f"it reads {path}, whose changes would not be seen")
+                raise Unfit(f"it reads {path}, where changes would go unnoticed")
 
     def closely(self, batch_seconds: float, find: Callable[[], Levels] | None = None) -> None:
-        """Before each batch of an epoch, not only at its start. `find` tells of the items, where they are kept. Raises
-        Unfit where that would take too long.
+        """Check before each batch of an epoch, not only at its start; raises Unfit if that would take too long.
+
+        `find` returns the levels of the items, if they are cached.
         """
         try:
             self._state.watch_closely(batch_seconds, find)
@@ -207,11 +209,11 @@ class Watch:
 
     @property
     def found_late(self) -> bool:
-        """What an epoch began by finding may have changed during the one before."""
+        """Whether a change found at the start of an epoch may have happened during the previous one."""
         return self._files is not None and self._files.found_late
 
     def changed_now(self) -> str | None:
-        """Asked before a batch, where the program's own fetching would see it."""
+        """Return what has changed; called before a batch, when the program's own fetching would see it."""
         if self._settings_now() != self._settings:
             return "a setting"
         return self._state.differs_now() or (None if self._files is None else self._files.differ_now())
@@ -222,27 +224,27 @@ class Watch:
         return self._state.differs_at_epoch() or (None if self._files is None else self._files.differ())
 
     def changed_elsewhere(self, at_epoch: bool) -> str | None:
-        """Of what workers that have started see too: memory that processes share, and files."""
+        """Return what has changed that running workers see too: files, and memory that processes share."""
         found = self._state.differs_elsewhere()
         if found is not None or self._files is None:
             return found
         return self._files.differ() if at_epoch else self._files.differ_now()
 
     def _settings_now(self) -> tuple[Any, ...]:
-        """What operations depend on besides their arguments."""
-        here = None if self._files is None else os.getcwd()  # noqa: PTH109 asked before each batch
+        """Return what operations depend on besides their arguments."""
+        here = None if self._files is None else os.getcwd()  # noqa: PTH109 called before each batch
         return (*settings(self._torch), here)
 
 
 def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
-    """As torch's own fetcher does."""
+    """Fetch items as torch's own fetcher does."""
     if hasattr(dataset, "__getitems__") and dataset.__getitems__:
         return list(dataset.__getitems__(list(indices)))
     return [dataset[index] for index in indices]
 
 
 def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
-    """Items for our own use. Raises Unfit where one cannot be fetched: the program meets that by itself."""
+    """Fetch items for our own use; raises Unfit if one cannot be fetched, an error the program will meet itself."""
     with warnings_raised():
         try:
             samples = fetch(dataset, indices)
@@ -251,13 +253,14 @@ def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
                 raise
             raise Unfit(f"an item cannot be fetched ({type(error).__name__}: {error})") from error
     if len(samples) != len(indices):
-        raise Unfit(f"{len(indices)} items were asked for and {len(samples)} came")
+        raise Unfit(f"{len(indices)} items were requested and {len(samples)} returned")
     return samples
 
 
 class _OfOneThread(type):
-    """A kind of warning that is any, raised in one thread: other threads and handlers of signals warn as ever. So do
-    files that are never closed: what is raised where an object ends is raised to nobody, and written.
+    """A warning class that matches any warning of one thread; other threads and signal handlers warn as usual.
+
+    So do files that are never closed: an error raised in a finaliser reaches nobody and is printed.
     """
 
     thread: int
@@ -268,10 +271,10 @@ class _OfOneThread(type):
 
 @contextmanager
 def warnings_raised() -> Iterator[None]:
-    """What would warn is left to the program, with the warning that torch gives once only.
+    """Raise warnings as errors, so that the program gets them itself, including those that torch gives only once.
 
-    The filter is put into the list and taken out again, without a word to Python: it would forget which warnings it
-    has shown.
+    The filter goes straight into the list and out again: through the API, Python would forget which warnings it has
+    shown.
     """
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     always, filters = torch.is_warn_always_enabled(), warnings.filters
@@ -290,8 +293,8 @@ def warnings_raised() -> Iterator[None]:
 def levels_of(torch: Any, dataset: Any) -> Levels:
     try:
         return Levels(torch, dataset)
-    except (TypeError, ValueError, NotImplementedError) as error:  # indices of another kind, or no length
-        raise Unfit(f"its rows cannot be told: {error}") from error
+    except (TypeError, ValueError, NotImplementedError) as error:  # indices of another type, or no length
+        raise Unfit(f"its rows cannot be determined: {error}") from error
 
 
 def length_of(dataset: Any) -> int:

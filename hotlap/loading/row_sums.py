@@ -1,6 +1,6 @@
-"""Checksums of the rows of a large array, or of many small ones, that has one for each item of a dataset.
+"""Checksums of the rows of a large array, or of many small ones, with one row for each item of a dataset.
 
-All of it takes too long to be compared before each batch; the rows that the batch is made from do not.
+Comparing all of it before each batch takes too long; comparing the rows of the batch does not.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from hotlap.loading.bits import PIECE, WORD, bytes_of, factors, is_contiguous, o
 
 
 class RowSums:
-    """As it is now, in pieces of rows that fit into the processor's caches."""
+    """A snapshot of rows by their checksums, taken in pieces that fit into the processor's caches."""
 
     def __init__(self, rows: int, size: int) -> None:
-        """So many rows of so many bytes."""
+        """Take the checksums of `rows` rows of `size` bytes each."""
         import numpy
 
         self._size = size
@@ -26,34 +26,34 @@ class RowSums:
         self._sums = numpy.concatenate([self._summed(piece) for piece in self._pieces(numbers)])
 
     def _taken(self, rows: Any) -> Any:
-        """The bytes of these rows, one after the other, in memory that is written into."""
+        """Return the bytes of these rows, one after the other, in memory that may be overwritten."""
         raise NotImplementedError
 
     def _pieces(self, rows: Any) -> list[Any]:
         return [rows[at : at + self._most] for at in range(0, len(rows), self._most)]
 
     def differ(self, rows: Any) -> bool:
-        """Whether one of these rows was written into."""
+        """Return whether one of these rows has changed."""
         return any((self._summed(piece) != self._sums[piece]).any() for piece in self._pieces(rows))
 
     def _summed(self, rows: Any) -> Any:
-        """As `checksum` does: words times odd numbers."""
+        """Return the checksum of each row: its words times odd numbers, as in `checksum`."""
         import numpy
 
         words = numpy.frombuffer(self._taken(rows), f"u{self._word}").reshape(len(rows), -1)
         width, sums = len(self._factors), numpy.zeros(len(rows), "u8")
         for at in range(0, words.shape[1], width):
-            part = words[:, at : at + width]
-            # In place where that can be: new memory of this size takes several times as long.
-            out = part if self._word == WORD else None
-            products = numpy.multiply(part, self._factors[: part.shape[1]], out=out)
+            block = words[:, at : at + width]
+            # In place if possible: allocating memory of this size takes several times as long.
+            out = block if self._word == WORD else None
+            products = numpy.multiply(block, self._factors[: block.shape[1]], out=out)
             sums = sums * 3 + numpy.add.reduce(products, axis=1)
         return sums
 
 
 class ArrayRows(RowSums):
     def __init__(self, find: Callable[[], Any]) -> None:
-        """Of a contiguous array on the host; `find` looks it up where the program has it."""
+        """Take the checksums of a contiguous host array; `find` looks it up where the program holds it."""
         self._find = find
         array = find()
         super().__init__(len(array), int(array.nbytes) // len(array))
@@ -67,7 +67,7 @@ class ArrayRows(RowSums):
     def _taken(self, rows: Any) -> Any:
         import numpy
 
-        array = self._find()  # held as long as its memory is read
+        array = self._find()  # held while its memory is read
         whole = numpy.frombuffer(bytes_of(array), "u1").reshape(-1, self._size)
         if len(rows) * self._size > PIECE:
             return whole[rows].reshape(-1)

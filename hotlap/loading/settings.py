@@ -1,4 +1,4 @@
-"""What the operations of the list depend on besides their arguments: settings of libraries, and functions they call."""
+"""What pure operations depend on besides their arguments: settings of libraries, and functions they call."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ OPERATORS = tuple(
     f"__{name}__"
     for name in [*(side + operation for operation in ARITHMETIC for side in ("", "r", "i")), *OTHER_OPERATORS]
 )
-MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a warning, unless told otherwise
+MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a warning, by default
 
 
 def settings(torch: Any) -> tuple[Any, ...]:
-    """As they are now. Asked before each batch, so each of them takes microseconds at most."""
+    """Return the current settings. Called before each batch, so each takes microseconds at most."""
     collate = torch.utils.data._utils.collate
     return (
         warnings.showwarning,
@@ -56,7 +56,7 @@ def settings(torch: Any) -> tuple[Any, ...]:
 
 
 def _of_numpy() -> Any:
-    """NumPy 2 makes them anew when they change, in context variables of its own."""
+    """Return NumPy's settings; NumPy 2 replaces them on change, in its own context variables."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -68,12 +68,12 @@ def _of_numpy() -> Any:
 
 
 def _of_pandas() -> Any:
-    """How tables are written."""
+    """Return pandas' settings for how tables are written."""
     options = getattr(sys.modules.get("pandas._config.config"), "_global_config", {})
     return dict(options.get("display", ()))
 
 
 def _of_pillow() -> Any:
-    """It imports its parts when they are needed: until then what they begin with counts."""
+    """Return Pillow's settings, or their defaults while Pillow has not imported the modules that hold them."""
     files, images = sys.modules.get("PIL.ImageFile"), sys.modules.get("PIL.Image")
     return getattr(files, "LOAD_TRUNCATED_IMAGES", False), getattr(images, "MAX_IMAGE_PIXELS", MOST_PIXELS)

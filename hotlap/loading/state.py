@@ -1,14 +1,14 @@
-"""All that fetching reads, and whether any of it has changed.
+"""Everything that fetching reads, and whether any of it has changed.
 
-A study names the places that code reads: attributes, globals, members of classes, variables of closures. Here they are
-kept with what was in them. Looking at the places themselves takes microseconds and is done before every batch; the
-contents of containers and the memory of tensors and arrays are compared as a whole at each epoch. Before every batch
-what is small is compared as a whole too; of an array with a row for each item the rows of the batch, and of all else
-that is large a part in turn. Where there is not much in all, each part must be compared before every batch in one of
-the first two ways, or nothing is kept.
+A study names the places that code reads: attributes, globals, class members, closure variables. Here each is stored
+with its value. Checking the places takes microseconds and is done before every batch. The contents of containers and
+the memory of tensors and arrays are compared in full at each epoch. Before every batch, small contents are compared in
+full too; of an array with a row for each item, the rows of the batch; and of other large contents, a part in turn. If
+there is little in total, each part must be compared before every batch in one of the first two ways, or nothing is
+cached.
 
-Tensors, arrays and tables are looked up where the program has them, and their memory is let go after each look: a
-program may close, free or resize what it no longer uses.
+Tensors, arrays and tables are looked up where the program holds them, and released after each check: a program may
+close, free or resize what it no longer uses.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from hotlap.loading.row_sums import RowSums
 from hotlap.loading.subsets import Levels
 
 ABSENT: Any = object()
-ALWAYS, OFTEN = 80e-6, 0.25  # seconds, share of fetching a batch, that comparing what is not read by rows may take
-LITTLE = 64 << 10  # bytes, which are compared as soon as some of them
-LEAST_SECONDS, SHARE = 4e-3, 0.7  # at each epoch, of the time to make all batches: comparing for longer does not pay
+ALWAYS, OFTEN = 80e-6, 0.25  # seconds, or share of fetching a batch, for comparing what is not read by rows
+LITTLE = 64 << 10  # bytes, which take no longer to compare than some of them
+LEAST_SECONDS, SHARE = 4e-3, 0.7  # seconds, or share of making an epoch's batches: longer comparisons do not pay
 
 
 class State:
-    """As it is now."""
+    """A snapshot of everything that the studies read."""
 
     def __init__(self, *studies: Study, contents: bool = True) -> None:
         self._places: list[Lookup] = []
@@ -54,8 +54,10 @@ class State:
         self._contents.settle()
         self._by_row = {identity for study in studies for identity in study.by_row}
         self._by_row -= {identity for study in studies for identity in study.as_whole}
-        self._rows: list[tuple[RowSums | ElementSums | ListedRows, int]] = []  # with the level of subsets they are of
-        self._watched: bool | None = None  # closely: not, or with rows or without
+        self._rows: list[
+            tuple[RowSums | ElementSums | ListedRows, int]
+        ] = []  # with the level of subsets each belongs to
+        self._watched: bool | None = None  # None: not watched closely; else whether by rows
 
     def _add(self, place: Lookup) -> None:
         self._places.append(place)
@@ -63,10 +65,11 @@ class State:
             self._contents.add(value, find=place.found)
 
     def watch_closely(self, batch_seconds: float, find: Callable[[], Levels] | None = None) -> None:
-        """Decides what is compared before each batch, given how long the program takes to fetch one.
+        """Decide what is compared before each batch, given how long the program takes to fetch one.
 
-        Of what has an element for each item those of the batch, and all else as a whole, if that does not take too
-        long: else raises Unwatchable. `find` tells of the items, where batches are made from copies.
+        Containers with an element for each item are compared by the elements of the batch, and all else in full;
+        raises Unwatchable if that takes too long. `find` returns the levels of the items, if batches are made from
+        copies.
         """
         by_rows = find is not None
         if self._watched is not None and self._watched >= by_rows:
@@ -81,13 +84,13 @@ class State:
             left = self._contents.compare_always(left, allowed)
         if left and (find is not None or self._contents.bytes <= SMALL):
             raise Unwatchable(
-                "to look before each batch whether it was changed takes too long, of "
-                f"{sum(part.bytes for part in left) / 1e6:,.1f} MB that are not read row by row"
+                f"{sum(part.bytes for part in left) / 1e6:,.1f} MB of what it reads are not read row by row, "
+                "and checking them for changes before each batch takes too long"
             )
         self._watched = by_rows
 
     def _watch_rows(self, levels: Levels) -> list[Part]:
-        """Gives the parts that are not for sure read by the rows of a batch alone."""
+        """Compare parts by rows where possible; return those that may not be read by the rows of a batch alone."""
         rest = []
         for part in self._contents.parts:
             level, is_by_row = levels.of_list.get(part.of, levels.last), part.of in self._by_row
@@ -99,7 +102,7 @@ class State:
         return rest
 
     def differs_in(self, rows: list[Any]) -> str | None:
-        """Asked before a batch of these rows, for each level of subsets, where nothing else has changed."""
+        """Compare the rows of a batch, given for each level of subsets; called if nothing else has changed."""
         return Memory.name if any(sums.differ(rows[level]) for sums, level in self._rows) else None
 
     @property
@@ -107,38 +110,38 @@ class State:
         return bool(self._rows)
 
     def require_worth(self, epoch_seconds: float) -> None:
-        """Raises Unwatchable where comparing all of it before and after each epoch takes longer than is gained."""
+        """Raise Unwatchable if comparing everything before and after each epoch takes longer than it saves."""
         if 2 * self._contents.seconds > max(LEAST_SECONDS, SHARE * epoch_seconds):
             raise Unwatchable(
-                f"to look at each epoch whether it was changed takes {2 * self._contents.seconds:.2f} s "
+                f"checking it for changes at each epoch takes {2 * self._contents.seconds:.2f} s "
                 f"({self._contents.bytes / 1e6:,.0f} MB), and fetching it {epoch_seconds:.2f} s"
             )
 
     def differs_now(self) -> str | None:
-        """Asked before each batch: what has changed."""
+        """Return what has changed; called before each batch."""
         for place in self._places:
             if not place.holds():
                 return place.name
         return self._contents.moved() or self._contents.always_differ()
 
     def differs_at_epoch(self) -> str | None:
-        """Asked at the start of an epoch: all of it is compared."""
+        """Compare everything and return what has changed; called at the start of an epoch."""
         for place in self._places:
             if not place.holds():
                 return place.name
         return self._contents.differ()
 
     def differs_elsewhere(self) -> str | None:
-        """What has changed of what workers that have started see too."""
+        """Return what has changed that running workers see too."""
         return self._contents.differ_shared()
 
     @property
     def is_shared(self) -> bool:
-        """Whether some of its memory is a file, or memory that processes share."""
+        """Whether some of its memory is a mapped file or shared between processes."""
         return self._contents.is_shared
 
     def files_named(self) -> Iterator[str]:
-        """Texts and paths in what is read: they may name files."""
+        """Yield the texts and paths in what is read, which may name files."""
         return self._contents.texts()
 
 
@@ -149,7 +152,7 @@ def is_plain_holder(value: Any) -> bool:
 
 
 class Lookup:
-    """Where a value is looked up. Objects are not kept alive by it, unless they cannot be referenced weakly."""
+    """A place where a value is looked up; it does not keep objects alive, unless they have no weak references."""
 
     name = ""
 
@@ -172,8 +175,9 @@ class Lookup:
 
 
 def _is_unreferenced(value: Any) -> bool:
-    """Not even referred to weakly, which NumPy takes for a reason not to resize an array, and torch not to swap a
-    tensor: its memory is compared instead.
+    """Return whether the value must not even be referenced weakly; its memory is compared instead.
+
+    NumPy would then refuse to resize an array, and torch to swap a tensor.
     """
     if is_tensor(value):
         return True
@@ -210,7 +214,7 @@ class AttributePlace(Lookup):
 
 
 class ClassPlace(AttributePlace):
-    """What an object is of, and that its attributes are looked up in the usual way."""
+    """The class of an object, and that its attributes are looked up in the usual way."""
 
     def __init__(self, owner: Any) -> None:
         super().__init__(owner, "__class__")

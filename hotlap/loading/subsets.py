@@ -1,4 +1,4 @@
-"""Which rows of a dataset a subset of it is made from."""
+"""Maps the items of a subset to rows of its dataset."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 class Levels:
-    """A dataset and, where it is a subset, what it is taken from, and so on."""
+    """A dataset and, if it is a subset, the datasets that it is taken from, level by level."""
 
     def __init__(self, torch: Any, dataset: Any) -> None:
         self._taken: list[Any] = []
-        self.totals: list[int] = []  # items of each level
-        self.of_list: dict[int, int] = {}  # the levels whose items a list of a subset has elements for
+        self.totals: list[int] = []  # number of items at each level
+        self.of_list: dict[int, int] = {}  # by id of a subset's list of indices, the level that it belongs to
         while type(dataset) is torch.utils.data.Subset:
             self.of_list[id(dataset.indices)] = len(self.totals)
             self.totals.append(len(dataset.indices))
@@ -21,7 +21,7 @@ class Levels:
         self.last = len(self._taken)
 
     def rows(self, items: Any) -> list[Any]:
-        """From items of the dataset to those of each level, as NumPy's indices."""
+        """Return the items at each level, as NumPy indices, for items of the dataset."""
         found = [items]
         for taken in self._taken:
             found.append(taken[found[-1]])

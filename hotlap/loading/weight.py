@@ -1,4 +1,4 @@
-"""What an item of a pure dataset costs: the time to fetch it, and its size."""
+"""The sample cost of a pure dataset: the time to fetch an item, and its size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hotlap.loading.pure import Pure, length_of, visit
 
 ITEMS = 3
-OVERHEAD = 64  # bytes of a Python object, about
+OVERHEAD = 64  # approximate bytes of a Python object
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
@@ -17,12 +17,12 @@ PLAIN = (int, float, complex, bool, str, bytes, type(None))
 class Weight:
     item_us: float
     item_bytes: int
-    on_host: bool  # all its tensors are host memory
+    on_host: bool  # all its tensors are in host memory
     plain: bool  # nothing but tensors, arrays, numbers and text in plain containers
 
 
 def weight_of(torch: Any, dataset: Any, pure: Pure) -> Weight:
-    """A few items are fetched here, which leaves nothing behind. Raises Unfit where one cannot be."""
+    """Measure a few items, which leaves nothing behind; raises Unfit if one cannot be fetched."""
     total = length_of(dataset)
     rows = list(dict.fromkeys([0, total - 1, total // 2]))[:ITEMS] if total else []
     samples, seconds = [], float("inf")
@@ -49,7 +49,7 @@ def leaves_of(sample: Any) -> list[Any]:
 
 
 def size_of(leaf: Any) -> int:
-    """Bytes, about."""
+    """Return the approximate size in bytes."""
     if hasattr(leaf, "nbytes"):
         return OVERHEAD + int(leaf.nbytes)
     if isinstance(leaf, str | bytes):

@@ -1,1 +1,1 @@
-"""What runs in the user's process to see where its time goes, and what watches it from outside."""
+"""Observes where a program's time goes, from inside its process and from outside."""

@@ -1,9 +1,9 @@
-"""The observer inside the user's process: has the seams write a tape, reads it now and then, asks for the stop.
+"""The observer inside the user's process: makes the seams write a tape, reads it at intervals, and requests the stop.
 
     warming up → measuring → looking closer → done
 
-While measuring, the tape is only written; it is read at the end, or after seconds, and the time of reading is taken out
-of what it tells. Everything of ours is gone from the process once it is done.
+While measuring, the tape is mostly only written. It is read at the end, or every second or so, and the time of reading
+is subtracted from the results. Nothing of hotlap is left in the process once the observer is done.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from hotlap.records.observation import Warmup
 from hotlap.records.progress import DONE, LOOKING, STARTING, TIMING, WARMING
 from hotlap.records.session import Session
 
-LONGEST_TAPE = 200_000  # entries, then it is read in between
+LONGEST_TAPE = 200_000  # entries; a longer tape is read early
 READ_EVERY = 1.0  # seconds
 
 
 def start(torch: Any, session: Session, seams: Seams) -> Any:
-    """Called once torch is imported; the result is called when the process ends."""
+    """Start the agent, once torch is imported; the function returned is called when the process ends."""
     agent = Agent(torch, session, seams)
     agent.subscribe()
     return agent.process_ends
@@ -58,10 +58,13 @@ class Agent(AgentState):
         self._state_since = self._born
         self._last: Boundary | None = None
         self._longest_tape = 0
-        self.turns, self.backwards = SampledSeams(self), Backwards(seams, self.entries, self.trains, self.step_ends)
+        self.sampled_seams, self.backwards = (
+            SampledSeams(self),
+            Backwards(seams, self.entries, self.trains, self.step_ends),
+        )
         self._read_in = 1  # optimizer steps until the tape is read
-        self._asked = 1
-        self.telling = Messages(self)
+        self._countdown = 1
+        self.messages = Messages(self)
 
     def subscribe(self) -> None:
         seams, tape = self.seams, self.entries.append
@@ -87,7 +90,7 @@ class Agent(AgentState):
         span.record_to(self)
         seams.ledger.later(lambda: span.record_to(None))
 
-    # What the tape needs to know of a call. These run in the user's step: each does as little as it can.
+    # Details of a call for the tape. These run in the user's step, so each does as little as possible.
 
     def _iterating(self, loader: Any, args: Any, kwargs: Any) -> str:
         return self.loaders.of_loader(loader).role
@@ -108,46 +111,46 @@ class Agent(AgentState):
         return False, 0 if self.loaders.seen else batch_size_of([*args, *kwargs.values()])
 
     def _after_step(self) -> None:
-        """An optimizer step that was waited for: the sampling has its turn, or the tape is to be read, or both."""
+        """Run after the optimizer step that was waited for: switch the sampling, read the tape, or both."""
         if get_ident() != self.story.thread:
             return
-        self._read_in -= self._asked
-        self.turns.passed(self._asked)
+        self._read_in -= self._countdown
+        self.sampled_seams.passed(self._countdown)
         if self._read_in <= 0:
             self._read_now()
-        self._asked = min(self._read_in, self.turns.due_in or self._read_in)
-        self.seams.stepping.countdown = self._asked
+        self._countdown = min(self._read_in, self.sampled_seams.due_in or self._read_in)
+        self.seams.stepping.countdown = self._countdown
 
     def step_ends(self) -> None:
-        """A step that no optimizer makes: nobody counts those down."""
-        self._asked = 1
+        """End a step made without an optimizer, which no countdown counts."""
+        self._countdown = 1
         self._after_step()
 
     def _read_now(self) -> None:
-        now = self.turns.reading_since = perf_counter_ns()
+        now = self.sampled_seams.reading_since = perf_counter_ns()
         self._read_in = 1
         self._catch_up()
         if self.state == TIMING:
             self._read_later(READ_EVERY)
-        self.turns.reading_since = None
+        self.sampled_seams.reading_since = None
         self.entries.append((t.PAUSE, now, 0, perf_counter_ns() - now))
 
     def _read_later(self, seconds: float) -> None:
-        """About so much later, in steps: a step counts down, it does not look at the clock."""
+        """Schedule the next reading by a number of steps: steps count down instead of looking at the clock."""
         steps = int(seconds / max(1e-5, self.warmup.typical))
         if self.session.steps:
             steps = min(steps, self.session.steps - self.tally.steps + 1)
         self._read_in = max(1, min(steps, MOST_STEPS))
 
     def _catch_up(self) -> None:
-        """Read what is on the tape. Other threads may write meanwhile: what they add stays for the next time."""
+        """Read what is on the tape; entries that other threads add meanwhile stay for the next time."""
         entries = self.entries[:]
         del self.entries[: len(entries)]
         self.story.read(entries)
-        self.telling.sometimes()
+        self.messages.report_if_due()
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
-        if info["generation"] == 0:  # many and short
+        if info["generation"] == 0:  # frequent and short
             return
         kind = t.COLLECT if phase == "start" else t.COLLECTED
         self.entries.append((kind, perf_counter_ns(), get_ident(), None))
@@ -158,16 +161,16 @@ class Agent(AgentState):
     def leave_span(self, name: str) -> None:
         self.entries.append((t.SPANNED, perf_counter_ns(), get_ident(), name))
 
-    # Rarer moments
+    # Rarer events
 
     def _loader_made(self, *_: Any) -> None:
         self.loaders.made += 1
-        self.telling.say()
+        self.messages.report()
 
     def _optimizer_made(self, *_: Any) -> None:
         self.optimizers_made += 1
         self.backwards.end()
-        self.telling.say()
+        self.messages.report()
 
     def _scaled(self, scaler: Any, args: Any, kwargs: Any, result: Any) -> None:
         if scaler.is_enabled():
@@ -180,21 +183,21 @@ class Agent(AgentState):
         self.entries.append((t.SCALER_STEPPED, perf_counter_ns(), get_ident(), id(optimizer)))
 
     def _first_calls(self, module: Any, args: Any, kwargs: Any) -> None:
-        """While warming up: which roots are called, and under which autocast."""
+        """Note, while warming up, which roots are called and under which autocast."""
         self.roots.called(module)
         if self.autocast is None:
             self.autocast = surroundings.autocast_now(self.torch, "cuda" if self.on_cuda else "cpu")
 
     def _stepping(self, optimizer: Any) -> None:
-        """While warming up: which optimizers there are."""
+        """Note, while warming up, which optimizers exist."""
         self._know(optimizer)
 
     def _know(self, optimizer: Any) -> None:
         self.optimizers[id(optimizer)] = optimizer
-        self.trains(one for group in optimizer.param_groups for one in group["params"])
+        self.trains(weight for group in optimizer.param_groups for weight in group["params"])
 
     def trains(self, parameters: Iterable[Any]) -> None:
-        """Now it is known which thread trains, and on which device."""
+        """Learn from the first trained parameters which thread trains, and on which device."""
         if self.state != STARTING:
             return
         self.state = WARMING
@@ -203,7 +206,7 @@ class Agent(AgentState):
         if get_ident() != self.story.thread:
             self.story.thread = get_ident()
             self.story.clock.reset(perf_counter_ns())
-        self.on_cuda = any(one.is_cuda for one in self.parameters)
+        self.on_cuda = any(parameter.is_cuda for parameter in self.parameters)
         self.losses.on_host = not self.on_cuda
         self.rank, self.world_size = rank_and_world(self.torch)
         if not self.session.full:
@@ -224,8 +227,8 @@ class Agent(AgentState):
 
     def _warmed(self, seconds: float, boundary: Boundary) -> None:
         if not self.roots.tops:
-            groups = [group for one in self.optimizers.values() for group in one.param_groups]
-            self.roots.search([*self.parameters, *(one for group in groups for one in group["params"])])
+            groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+            self.roots.search([*self.parameters, *(weight for group in groups for weight in group["params"])])
         else:
             self.roots.settle()
         if self.story.syncs is None:
@@ -240,12 +243,12 @@ class Agent(AgentState):
             self._begin_timing(boundary)
 
     def _make_do(self) -> None:
-        """Warming up has to do for a window."""
+        """Use the warm-up as the window, because nothing else was measured."""
         self.tally.make_do_with_warmup()
         self.tally.end(self.loaders.counts(), self.story.spans)
 
     def _watch_tensors(self, opened: Ledger) -> Ledger:
-        """From here on syncs are counted, until _unwatch_tensors."""
+        """Count syncs from here on, until _unwatch_tensors."""
         self.seams.ledger.later(opened.close)
         self.entries.append((t.WATCH, perf_counter_ns(), self.story.thread, True))
         return opened
@@ -280,14 +283,14 @@ class Agent(AgentState):
         if self.loaders.predictable():
             self.seams.fetching.result = None
         self.losses.stop_copying()
-        self.turns.begin()
+        self.sampled_seams.begin()
         self._read_later(ENOUGH[0][0])
 
     def _shorten_calls(self) -> None:
-        """Nobody attends to calls of the root any more, which opens the short way to the tape."""
+        """Stop attending to calls of the root, which allows the faster path to the tape."""
         if self.roots.settled:
             self.seams.calling.unsubscribe(self._first_calls)
-            self.seams.calling.attended = not self.loaders.seen  # then only the call tells the batch size
+            self.seams.calling.attended = not self.loaders.seen  # without a loader, only the call shows the batch size
 
     def _timed(self, boundary: Boundary) -> None:
         if not self.roots.settled:
@@ -303,7 +306,7 @@ class Agent(AgentState):
         self._time_tensors(False)
         self._unwatch_tensors()
         self._enter_state(LOOKING)
-        self.turns.end()
+        self.sampled_seams.end()
         self.seams.stepping.result = None
         self.seams.stepping.subscribe(before=self._stepping)
         opened = open_indexing(self.seams) if self.on_cuda else open_tensors(self.seams, False)
@@ -339,7 +342,7 @@ class Agent(AgentState):
 
     def _done(self) -> None:
         self._enter_state(DONE)
-        self.telling.write(complete=True)
+        self.messages.write(complete=True)
         self._leave()
         if self.stopper is not None:
             self.stopper.decide()
@@ -347,25 +350,25 @@ class Agent(AgentState):
     # Messages
 
     def process_ends(self) -> None:
-        """The program is over, before or after we were done with it."""
+        """Write what was observed so far if the program ends before the observer is done."""
         if self.state == DONE:
             return
         self.ending = True
         self._catch_up()
         self.story.close_step()
-        if self.state == DONE:  # that was the last step it needed
+        if self.state == DONE:  # that was the last step needed
             return
         self.seams.guard.run("tracing", self.look.stop)
         if self.state == WARMING:
             self._make_do()
         elif self.state == TIMING:
             self.tally.end(self.loaders.counts(), self.story.spans)
-        self.telling.write(complete=False)
+        self.messages.write(complete=False)
         self.state = DONE
         self._leave()
 
     def _leave(self) -> None:
-        """Close, and hold on to nothing of the user's: a model kept alive is memory taken."""
+        """Close, and release everything of the user's: a model kept alive costs memory."""
         self.seams.close()
         self.optimizers.clear()
         self.parameters.clear()
@@ -374,7 +377,7 @@ class Agent(AgentState):
     def _enter_state(self, state: int) -> None:
         self.state = state
         self._state_since = perf_counter()
-        self.telling.say()
+        self.messages.report()
 
     def _in_state(self, seconds: float) -> bool:
         return perf_counter() - self._state_since >= seconds

@@ -1,4 +1,4 @@
-"""What the agent knows of its process by now: what others write down, and tell."""
+"""What the agent has learned about its process so far; other modules add to it and report it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AgentState:
         self.warmup = WarmupDetector(session.warmup)
         self.optimizers: dict[int, Any] = {}
         self.optimizers_made = 0
-        self.parameters: list[Any] = []  # that are trained, as the first step shows
+        self.parameters: list[Any] = []  # the trained ones, as the first step shows
         self.on_cuda = False
         self.autocast: str | None = None
         self.grad_scaler = False

@@ -1,4 +1,4 @@
-"""Programs that update their weights without an optimizer of torch's: each backward pass is a step there."""
+"""Programs that update their weights without a torch optimizer: each backward pass counts as a step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from hotlap.observe import tape as t
 from hotlap.patch.seams import Entry, Seams
 
-ENOUGH = 8  # backward passes and no optimizer made, then they are the steps
-MOST_NODES = 100_000  # of a loss, that are walked over once to find the weights
+ENOUGH = 8  # backward passes without any optimizer, after which they count as the steps
+MOST_NODES = 100_000  # graph nodes of a loss to visit, once, to find the weights
 
 
 class Backwards:
-    """At work until an optimizer is made, which nearly every program does before its first backward."""
+    """Counts backward passes until an optimizer is created, which most programs do before the first one."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Backwards:
 
 
 def _leaves(losses: Any) -> Iterator[Any]:
-    """The tensors without a history that a loss was computed from."""
-    found: Iterable[Any] = losses if isinstance(losses, list | tuple) else (losses,)
-    pending = [node for one in found if (node := getattr(one, "grad_fn", None)) is not None]
+    """Yield the leaf tensors that a loss was computed from."""
+    roots: Iterable[Any] = losses if isinstance(losses, list | tuple) else (losses,)
+    pending = [node for loss in roots if (node := getattr(loss, "grad_fn", None)) is not None]
     seen = set(pending)
     while pending and len(seen) < MOST_NODES:
         node = pending.pop()

@@ -1,4 +1,4 @@
-"""Where the training thread's time goes: one running total per phase, each nanosecond in exactly one of them."""
+"""Accounts for the training thread's time: one running total per phase, each nanosecond in exactly one of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ _GARBAGE = PHASES.index(GARBAGE)
 
 
 class Clock:
-    """A stack of phases, told the time of each change. Inner phases take their time out of outer ones.
+    """A stack of phases that is given the time of each change. Inner phases take their time out of outer ones.
 
-    While details are left out, only waits for data, evaluation and garbage collection are told; the rest of that time
-    is *unseen*. `spread` gives it to the phases as they share what was seen, inside the loader and outside it apart.
+    While details are left out, only waits for data, evaluation and garbage collection are recorded; the rest of that
+    time is *unseen*. `spread` divides it among the phases in proportion to what was seen, separately inside and outside
+    the loader.
     """
 
     __slots__ = ("_current", "_evaluating", "_since", "_stack", "detailed", "fed", "names", "totals", "unseen")
@@ -20,7 +21,7 @@ class Clock:
     def __init__(self, now: int) -> None:
         self.names = list(PHASES)
         self.totals = [0] * len(PHASES)
-        self.fed = [0] * len(PHASES)  # that part of the totals which passed inside the loader
+        self.fed = [0] * len(PHASES)  # the part of the totals spent inside the loader
         self.unseen = [0, 0]  # outside and inside the loader
         self.detailed = True
         self._stack: list[int] = []
@@ -29,7 +30,7 @@ class Clock:
         self._since = now
 
     def phase(self, name: str) -> int:
-        """The index of a phase, made when new (a user's span)."""
+        """Return the index of a phase; a new one (a user's span) is added."""
         if name not in self.names:
             self.names.append(name)
             self.totals.append(0)
@@ -42,7 +43,7 @@ class Clock:
         self._current = phase
 
     def leave(self, phase: int, now: int) -> None:
-        """Ends the phase; phases inside it that an exception skipped end with it."""
+        """End the phase; inner phases whose end an exception skipped end with it."""
         if not self.inside(phase):
             return
         self.lap(now)
@@ -51,7 +52,7 @@ class Clock:
         self._current = self._stack.pop() if self._stack else _REST
 
     def evaluate(self, evaluating: bool, now: int) -> None:
-        """While evaluating, every phase counts as evaluation."""
+        """Begin or end evaluation, during which every phase counts as evaluation."""
         if evaluating != self._evaluating:
             self.lap(now)
             self._evaluating = evaluating
@@ -69,12 +70,12 @@ class Clock:
                 self.fed[self._current] += spent
 
     def look(self, detailed: bool, now: int) -> None:
-        """From now on details are told, or left out."""
+        """Record details from now on, or leave them out."""
         self.lap(now)
         self.detailed = detailed
 
     def reset(self, now: int) -> None:
-        """Forget what is open: the training thread turned out to be another one."""
+        """Forget open phases, because the training thread turned out to be a different one."""
         self._stack.clear()
         self._current = _REST
         self._since = now
@@ -95,12 +96,12 @@ class Clock:
 
 
 def spread(totals: list[int], fed: list[int], unseen: list[int]) -> list[float]:
-    """The totals with the unseen time given to the phases that were seen, in proportion."""
+    """Return the totals with the unseen time divided among the seen phases, in proportion."""
     result = [float(total) for total in totals]
     outside = [total - inside for total, inside in zip(totals, fed, strict=True)]
     for time, seen, otherwise in zip(unseen, (outside, fed), (_REST, _DATA), strict=True):
-        known = {i: part for i, part in enumerate(seen) if part > 0 and i not in (_EVALUATION, _GARBAGE)}
+        known = {i: spent for i, spent in enumerate(seen) if spent > 0 and i not in (_EVALUATION, _GARBAGE)}
         whole = sum(known.values())
-        for i, part in (known if whole else {otherwise: 1}).items():
-            result[i] += time * part / (whole or 1)
+        for i, spent in (known if whole else {otherwise: 1}).items():
+            result[i] += time * spent / (whole or 1)
     return result

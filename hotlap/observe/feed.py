@@ -1,4 +1,4 @@
-"""The ceiling: the same program fed one cached batch again and again, so that its input costs nothing."""
+"""The ceiling: feeds the program one cached batch again and again, so that its input costs nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hotlap.patch.seams import Seam, Seams
 
 
 class Repeat:
-    """An epoch of the same batch; as long as the real one where that is known."""
+    """An epoch of the same batch, as long as the real epoch if its length is known."""
 
     def __init__(self, fetching: Seam, batch: Any, length: int | None) -> None:
         self._fetching, self._batch, self._length = fetching, batch, length
@@ -37,16 +37,16 @@ class Repeat:
 
 
 def feed_one_batch(seams: Seams) -> None:
-    """From now on a DataLoader fetches its first batch and yields it for ever; its workers go home."""
-    kept: weakref.WeakKeyDictionary[Any, tuple[Any, int | None]] = weakref.WeakKeyDictionary()
+    """Make every DataLoader fetch only its first batch and repeat it; its workers are released."""
+    first_batches: weakref.WeakKeyDictionary[Any, tuple[Any, int | None]] = weakref.WeakKeyDictionary()
 
     def instead(wrapped: Any, loader: Any, args: Any, kwargs: Any) -> Any:
-        if loader not in kept:
+        if loader not in first_batches:
             try:
-                kept[loader] = (next(wrapped(*args, **kwargs)), _length(loader))
+                first_batches[loader] = (next(wrapped(*args, **kwargs)), _length(loader))
             except StopIteration:
-                kept[loader] = (None, 0)
-        return Repeat(seams.fetching, *kept[loader])
+                first_batches[loader] = (None, 0)
+        return Repeat(seams.fetching, *first_batches[loader])
 
     seams.iterating.stand_in(instead)
 

@@ -1,4 +1,4 @@
-"""Which line of the user's is to blame. A frame is the user's unless its file belongs to a library."""
+"""Finds the line of user code that is responsible. A frame is the user's unless its file belongs to a library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 
 from hotlap.records.observation import CodeLine
 
-# When a whole program is installed as a package, all of it lies in site-packages: then only these count as libraries.
+# A program that is installed as a package lies in site-packages too: then only these packages count as libraries.
 FRAMEWORKS = frozenset(
     "torch torchvision torchaudio lightning pytorch_lightning lightning_fabric accelerate transformers datasets numpy "
     "pandas scipy sklearn h5py tqdm torchmetrics timm ignite composer fastai deepspeed wandb tensorboard hotlap wrapt "
@@ -18,12 +18,12 @@ _LIBRARY, _INSTALLED, _USER = 0, 1, 2
 
 _stdlib = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
 _hotlap = f"{Path(__file__).parents[1]}/"
-_generated = ("/torchinductor_", "/torch_compile_debug/")  # what torch.compile writes, in a temporary folder
+_generated = ("/torchinductor_", "/torch_compile_debug/")  # files that torch.compile writes to a temporary folder
 _kinds: dict[str, int] = {}
 
 
 def kind_of(filename: str) -> int:
-    """2 the user's, 1 installed but not a known framework, 0 a library."""
+    """Return 2 for a user's file, 1 for an installed one outside the known frameworks, 0 for a library."""
     kind = _kinds.get(filename)
     if kind is None:
         kind = _kinds[filename] = _judge(filename)
@@ -41,7 +41,7 @@ def _judge(filename: str) -> int:
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own; failing that, of an installed program; failing that, the outermost."""
+    """Return the innermost frame of user code, else that of an installed program, else the outermost frame."""
     installed = outermost = None
     while frame is not None:
         kind = kind_of(frame.f_code.co_filename)
@@ -64,7 +64,7 @@ def _qualified(code: CodeType) -> str:
 
 
 def place_of_function(function: object) -> CodeLine | None:
-    """Where a function or method of the user's is written; None for a library's, which nobody here can change."""
+    """Return where a function of the user is defined; None for a library's, which the user cannot change."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = getattr(function, "__code__", None)
@@ -74,7 +74,7 @@ def place_of_function(function: object) -> CodeLine | None:
 
 
 def short_library_place(frame: FrameType) -> str:
-    """'lightning/pytorch/loops/fit.py:12' for a frame in site-packages, a file name otherwise."""
+    """Return 'lightning/pytorch/loops/fit.py:12' for a frame in site-packages, else its file name and line."""
     filename = frame.f_code.co_filename
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in filename:

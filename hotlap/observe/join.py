@@ -1,4 +1,4 @@
-"""From the parts the processes left to one Observation."""
+"""Joins the parts that the processes wrote into one Observation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hotlap.records.part import Part
 
 
 def read_parts(folder: Path) -> list[Part]:
-    """All parts, the most telling first. A torn one (its process was killed while writing) is left out."""
+    """Return all parts, the most informative first, without truncated ones (from a process killed while writing)."""
     parts = []
     for path in sorted(folder.glob("part-*.json")):
         try:
@@ -26,7 +26,7 @@ def read_parts(folder: Path) -> list[Part]:
 
 
 def join(parts: Sequence[Part], folder: Path) -> Observation:
-    """The first rank speaks for a distributed job; of independent trainers, the one with most steps."""
+    """Return the observation of the first rank of a distributed job, or of the trainer with the most steps."""
     job = [part for part in parts if part.world_size > 1 and part.counts.optimizer_steps]
     chosen = min(job, key=lambda part: part.rank) if job else parts[0]
     observation = chosen.observation

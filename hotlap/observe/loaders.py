@@ -1,4 +1,4 @@
-"""DataLoaders as the program made them, what they yield, and which of them feeds the training."""
+"""Tracks the program's DataLoaders: their settings, what they yield, and which of them feeds the training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRAIN, EVALUATION, UNKNOWN = "train", "evaluation", "unknown"
 
 
 class LoaderCounts:
-    """One DataLoader and what was counted on it."""
+    """The counts of one DataLoader."""
 
     def __init__(self, loader: Any) -> None:
         self.role = UNKNOWN
@@ -23,8 +23,8 @@ class LoaderCounts:
         self._loader = weakref.ref(loader)
         self._record = self._describe(loader)
 
-    def foretold(self, batches: int) -> int:
-        """The size of the batch after so many, by batch size and length of the sampler; 0 after the last."""
+    def expected_size(self, batches: int) -> int:
+        """Return the size of the next batch from the batch size and the sampler's length; 0 after the last."""
         size = self._record.batch_size or 0
         left = self._per_epoch - batches * size
         return 0 if self._record.drop_last and left < size else max(0, min(size, left))
@@ -38,7 +38,7 @@ class LoaderCounts:
     def _describe(loader: Any) -> Loader:
         from torch.utils.data import (
             IterableDataset,
-        )  # what torch itself asks; such a dataset inherits a __getitem__ too
+        )  # torch checks this class as well; such a dataset inherits a __getitem__ too
 
         dataset = loader.dataset
         iterable = isinstance(dataset, IterableDataset)
@@ -62,7 +62,7 @@ class LoaderCounts:
 
 
 class _LoaderPass:
-    """One pass over a loader. Several may be under way at once, as in zip(loader, loader): each counts its own."""
+    """One pass over a loader. Several may run at once, as in zip(loader, loader), and each counts its own batches."""
 
     __slots__ = ("batches", "seen")
 
@@ -70,11 +70,11 @@ class _LoaderPass:
         self.seen = seen
         self.batches = 0
 
-    def foretold(self) -> int:
-        return self.seen.foretold(self.batches)
+    def expected_size(self) -> int:
+        return self.seen.expected_size(self.batches)
 
     def check(self, size: int) -> None:
-        self.seen.predictable = self.seen.predictable and size == self.foretold()
+        self.seen.predictable = self.seen.predictable and size == self.expected_size()
 
     def count(self, size: int) -> None:
         self.batches += 1
@@ -83,14 +83,14 @@ class _LoaderPass:
 
 
 class Loaders:
-    """Iterators are known by id: holding one would keep its workers alive."""
+    """All DataLoaders seen. Iterators are known by id, because holding one would keep its workers alive."""
 
     def __init__(self) -> None:
         self.seen: list[LoaderCounts] = []
         self._by_loader: weakref.WeakKeyDictionary[Any, LoaderCounts] = weakref.WeakKeyDictionary()
         self._by_iterator: dict[int, _LoaderPass] = {}
         self._since_step: set[LoaderCounts] = set()
-        self._asked: list[int] = []  # iterators under way, innermost last: a dataset may read a loader of its own
+        self._requested: list[int] = []  # active iterators, innermost last: a dataset may read a loader of its own
         self.last: LoaderCounts | None = None
         self.made = 0
 
@@ -101,17 +101,17 @@ class Loaders:
         return self._by_loader[loader]
 
     def iterated(self, seen: LoaderCounts, iterator: int) -> None:
-        self._by_iterator[iterator] = _LoaderPass(seen)  # also where workers persist and the iterator is the same again
+        self._by_iterator[iterator] = _LoaderPass(seen)  # with persistent workers the same iterator comes again
 
     def role_of(self, iterator: int) -> str:
         reading = self._by_iterator.get(iterator)
         return reading.seen.role if reading else UNKNOWN
 
-    def asked(self, iterator: int) -> None:
-        self._asked.append(iterator)
+    def requested(self, iterator: int) -> None:
+        self._requested.append(iterator)
 
     def fetched(self, iterator: int, size: int | None) -> None:
-        """A batch of so many samples, or None at the end of an epoch."""
+        """Count a batch of `size` samples; None marks the end of an epoch."""
         self._answered()
         reading = self._by_iterator.get(iterator)
         if reading is None or size is None:
@@ -119,15 +119,15 @@ class Loaders:
         reading.check(size)
         self._count(reading, size)
 
-    def fetched_as_foretold(self) -> None:
-        """Nobody looked at the batch: its loader always yields what its sampler says."""
+    def fetched_as_expected(self) -> None:
+        """Count a batch without looking at it, because its loader always yields what its sampler says."""
         reading = self._by_iterator.get(self._answered())
-        size = reading.foretold() if reading else 0
+        size = reading.expected_size() if reading else 0
         if reading is not None and size:
             self._count(reading, size)
 
     def _answered(self) -> int:
-        return self._asked.pop() if self._asked else 0
+        return self._requested.pop() if self._requested else 0
 
     def _count(self, reading: _LoaderPass, size: int) -> None:
         reading.count(size)
@@ -135,18 +135,18 @@ class Loaders:
         self._since_step.add(reading.seen)
 
     def predictable(self) -> bool:
-        """Whether all loaders so far yielded what their samplers say, so that batches need not be looked at."""
+        """Whether all loaders so far yielded what their samplers say, so that batches need not be inspected."""
         return bool(self.seen) and all(seen.predictable for seen in self.seen)
 
     def stepped(self) -> None:
-        """An optimizer stepped: what was fetched since the last step feeds the training."""
+        """Mark the loaders read since the last optimizer step as feeding the training."""
         for seen in self._since_step:
             if seen.role == UNKNOWN:
                 seen.role = TRAIN
         self._since_step.clear()
 
     def evaluated(self) -> None:
-        """The model was called for evaluation: the loader fetched last feeds that."""
+        """Mark the loader that was read last as feeding the evaluation."""
         if self.last is not None and self.last.role == UNKNOWN:
             self.last.role = EVALUATION
         if self.last is not None:
@@ -157,16 +157,16 @@ class Loaders:
 
 
 def batch_size_of(batch: Any) -> int:
-    """How many samples a batch holds: the commonest leading dimension of its tensors."""
+    """Return how many samples a batch holds: the most common leading dimension of its tensors."""
     if type(batch) in (list, tuple) and batch:
         first, last = getattr(batch[0], "shape", None), getattr(batch[-1], "shape", None)
-        if first and last and first[0] == last[0]:  # as in nearly all batches
+        if first and last and first[0] == last[0]:  # true of nearly all batches
             return int(first[0])
     sizes: dict[int, int] = {}
     _leading(batch, sizes, 0)
     if not sizes:
         return len(batch) if isinstance(batch, list | tuple) else 1
-    return max(sizes, key=lambda size: sizes[size])  # the first of equals: dicts keep their order
+    return max(sizes, key=lambda size: sizes[size])  # the first among equals, because dicts keep their order
 
 
 def _leading(value: Any, sizes: dict[int, int], depth: int) -> None:
@@ -188,12 +188,12 @@ def _leading(value: Any, sizes: dict[int, int], depth: int) -> None:
 def _dataset_place(dataset: Any, iterable: bool) -> Any:
     inner = dataset
     while not iterable and hasattr(inner, "dataset") and type(inner).__module__.startswith("torch.utils.data"):
-        inner = inner.dataset  # a Subset is not what is slow
+        inner = inner.dataset  # a Subset itself is never what is slow
     return place_of_function(getattr(type(inner), "__iter__" if iterable else "__getitem__", None))
 
 
 def _samples_per_epoch(loader: Any) -> int | None:
-    """Known for a plain batch size over a sampler with a length; then batches hold what they should."""
+    """Return the samples per epoch for a plain batch size over a sampler with a length; else None."""
     if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
         return None
     return _length(loader.sampler)

@@ -1,4 +1,4 @@
-"""A closer look after the timed window, when slowing the program no longer matters: sampled lines, a profiler trace."""
+"""Looks closer after the timed window, when slowing the program no longer matters: sampled lines, a profiler trace."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hotlap.records import private
 from hotlap.records.observation import HotLine
 
 INTERVAL = 0.004  # seconds between samples, at least
-SPENT = 1 / 20  # of the time on taking samples, at most: a deep stack takes long to write down
-KEEP = 20
+SPENT = 1 / 20  # of the time for taking samples, at most: a deep stack takes long to write
+KEEP = 20  # lines
 LINES_SECONDS, LINES_STEPS = 1.5, 3
 TRACE_SECONDS, TRACE_STEPS = 3.0, 5
 
 
 class LineSampler:
-    """Finds the training thread's line of user code every few milliseconds, from a thread of its own."""
+    """Finds the training thread's current line of user code every few milliseconds, from a thread of its own."""
 
     def __init__(self, thread: int, phase: Callable[[], str]) -> None:
         self._stacks, self._phase = Stacks(thread), phase
@@ -33,7 +33,7 @@ class LineSampler:
         self._samples: Counter[tuple[Call, str]] = Counter()
 
     def start(self) -> None:
-        _thread.start_new_thread(self._run, ())  # which the program's threading.enumerate() does not list
+        _thread.start_new_thread(self._run, ())  # not listed by the program's threading.enumerate()
 
     def stop(self) -> None:
         self._stop.set()
@@ -67,25 +67,25 @@ class LineSampler:
 
 
 class Tracer:
-    """torch.profiler over a few steps, saved as a Chrome trace; the parent process reads what it says."""
+    """Runs torch.profiler over a few steps and saves a Chrome trace, which the parent process reads."""
 
     def __init__(self, torch: Any, path: Path, on_cuda: bool, whole: bool) -> None:
-        """`whole` also records what runs on the host, which makes a trace to look at but slows the host more."""
+        """Prepare the profiler. `whole` also records the host, for a trace to look at, but slows the host more."""
         kinds = torch.profiler.ProfilerActivity
         activities = ([kinds.CPU] if whole or not on_cuda else []) + ([kinds.CUDA] if on_cuda else [])
-        self._profile = torch.profiler.profile(activities=activities, acc_events=True)  # else it warns
+        self._profile = torch.profiler.profile(activities=activities, acc_events=True)  # avoids a warning
         self._torch, self._ledger = torch, Ledger()
         self.path = path
         self.steps = 0
         self.saved = False
 
     def start(self, give_way: Callable[[], None]) -> None:
-        """Torch has one profiler at a time. When the program starts its own, give_way() is called, to stop this one."""
+        """Start tracing. give_way() must stop it when the program starts a profiler: torch runs one at a time."""
         self._profile.start()
 
         def layer(original: Any) -> Any:
             def _prepare_trace(profiler: Any) -> Any:
-                with suppress(RuntimeError):  # of torch, where it is another thread that starts one
+                with suppress(RuntimeError):  # torch raises if another thread starts one
                     give_way()
                 return original(profiler)
 
@@ -97,13 +97,13 @@ class Tracer:
         self._ledger.close()
         self._profile.stop()
         private.make_folder(self.path.parent)
-        private.write_text(self.path, "")  # so that it is private before anything is in it
+        private.write_text(self.path, "")  # makes the file private before it has content
         self._profile.export_chrome_trace(str(self.path))
         self.saved = True
 
 
 class Look:
-    """First at lines, then at what runs on the device."""
+    """Samples lines first, then traces what runs on the device."""
 
     def __init__(self) -> None:
         self.lines: LineSampler | None = None
@@ -123,13 +123,13 @@ class Look:
         return True
 
     def traced_enough(self) -> bool:
-        """One more step was traced."""
+        """Count one more traced step; return whether that is enough."""
         assert self.tracer is not None
         self.tracer.steps += 1
         return self.tracer.steps >= TRACE_STEPS
 
     def stop(self) -> None:
-        """Whichever is under way."""
+        """Stop whichever is running."""
         if self.tracing:
             self.tracing = False
             assert self.tracer is not None

@@ -1,4 +1,4 @@
-"""The loss of each step, taken without making the host wait."""
+"""Records the loss of each step without making the host wait."""
 
 from __future__ import annotations
 
@@ -10,70 +10,70 @@ from hotlap.patch.operations import watching
 
 
 class LossTensor(NamedTuple):
-    """A loss on the device as it was at its backward, if its version still is."""
+    """A loss on the device; its value is that of its backward as long as the version is unchanged."""
 
     tensor: Any
     version: int
 
 
-SMALL = 4096  # bytes of memory that keeping a loss may keep
+SMALL = 4096  # bytes that a held loss may keep allocated
 
 
 class Losses:
-    """What backward was called on, un-scaled. A step's loss is the sum over its backward calls.
+    """Collects the unscaled tensors that backward was called on. A step's loss is the sum over its backward calls.
 
-    Inside an optimizer's own step (LBFGS evaluates several times) only the first counts. On a device a loss is copied
-    while warming up; if nothing wrote to the losses after their backward, from then on the loss itself is kept, which
-    spares the step a launch.
+    Inside an optimizer's own step (LBFGS evaluates several times) only the first counts. On a device, a loss is copied
+    while warming up; if nothing wrote to the losses after their backward, the loss itself is held from then on, which
+    saves the step a launch.
     """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._tensor = torch.Tensor
-        self._item = torch._C.TensorBase.item  # never the patched one
-        self._watched = watching(torch)  # by a profiler of the program, which would show what we read
+        self._item = torch._C.TensorBase.item  # the original, not the patched one
+        self._watched = watching(torch)  # by a profiler of the program, which would show hotlap's reads
         self._now: list[Any] = []
-        self._ended: list[Any] = []  # before an optimizer step that may be the last of its step
+        self._ended: list[Any] = []  # losses before an optimizer step that may end the step
         self._steps: list[list[Any]] = []
         self._unscaled: tuple[Any, Any] | None = None
         self.backwards = 0
         self.stepping = False
         self.keeping = True
-        self.on_host = False  # known to be, once the device of the training is
+        self.on_host = False  # stays False until the training device is known
         self.seen = False
         self.copying = True
         self._written_to = False
-        self._originals: list[tuple[Any, int]] = []  # while copying: what was copied, and its version
-        self._addresses: set[int] = set()  # of losses kept by themselves
+        self._originals: list[tuple[Any, int]] = []  # while copying: the copied tensors and their versions
+        self._addresses: set[int] = set()  # of losses that are held without a copy
         self._overwritten: set[int] = set()
 
     def scaled(self, scaler: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """GradScaler.scale(loss) gave result: remember the loss itself."""
+        """Remember the loss behind the result of GradScaler.scale(loss)."""
         loss = args[0] if args else kwargs.get("outputs")
         self._unscaled = (result, loss)
 
     def note(self, instance: Any, args: Any, kwargs: Any) -> Any:
-        """What backward is about to be called on: a number, a tensor, or a list of them. Runs in the user's step."""
+        """Return the losses of a backward call: a number, a tensor, or a list of them. Runs in the user's step."""
         root = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
         if not self.keeping or root is None or self._watched():
             return None
         if type(root) is not self._tensor:
             # A subclass of Tensor may have no length, and an iterator is the user's to read.
-            return [self._take(one) for one in root] if isinstance(root, list | tuple) else None
+            return [self._take(loss) for loss in root] if isinstance(root, list | tuple) else None
         if self.on_host and self._unscaled is None:
             try:
-                return self._item(root)  # refuses more than one element, cheaper than asking first
+                return self._item(root)  # raises for more than one element, which is cheaper than checking first
             except RuntimeError:
                 return None
         return self._take(root)
 
     def add(self, loss: Any) -> None:
-        """A backward call, as read from the tape."""
+        """Add the losses of a backward call, as read from the tape."""
         self.backwards += 1
-        losses = [one for one in (loss if type(loss) is list else [loss]) if one is not None]
+        losses = [value for value in (loss if type(loss) is list else [loss]) if value is not None]
         if self._originals:
             self._check_originals()
-        losses = [self._untouched(one) if type(one) is LossTensor else one for one in losses]
+        losses = [self._untouched(value) if type(value) is LossTensor else value for value in losses]
         if losses and not (self.stepping and self._now):
             self.seen = True
             self._now += losses
@@ -95,24 +95,24 @@ class Losses:
             return self._item(loss)
         if self._torch.cuda.is_current_stream_capturing():
             return None
-        kept = loss.detach()
+        held = loss.detach()
         if not self.copying:
-            return LossTensor(kept, kept._version)
-        self._originals.append((kept, kept._version))
-        return kept.clone()  # a launch, no sync; later in-place changes cannot reach it
+            return LossTensor(held, held._version)
+        self._originals.append((held, held._version))
+        return held.clone()  # a launch, no sync; later in-place changes cannot reach it
 
     def stop_copying(self) -> None:
-        """Warmed up: unless a loss was seen to be written to, or is part of something large."""
+        """Stop copying after warm-up, unless a loss was overwritten or is part of a large tensor."""
         self.copying = self._written_to
         self._originals.clear()
 
     def _check_originals(self) -> None:
-        """The memory of a loss that is still kept cannot be another's: the same address is the same buffer."""
-        addresses = {kept.data_ptr() for kept, _ in self._originals}
-        changed = any(kept._version != version for kept, version in self._originals)
-        large = any(kept.untyped_storage().nbytes() > SMALL for kept, _ in self._originals)
+        """Check for overwritten losses. Memory of a held loss is not reused, so an equal address is the same buffer."""
+        addresses = {loss.data_ptr() for loss, _ in self._originals}
+        changed = any(loss._version != version for loss, version in self._originals)
+        large = any(loss.untyped_storage().nbytes() > SMALL for loss, _ in self._originals)
         self._written_to = self._written_to or changed or large or len(addresses) < len(self._originals)
-        del self._originals[:-1]  # the last one's memory stays taken, to be compared with the next step's
+        del self._originals[:-1]  # the last one stays allocated, to be compared with the next step's
 
     def _untouched(self, loss: LossTensor) -> Any:
         address = loss.tensor.data_ptr()
@@ -132,19 +132,19 @@ class Losses:
         self._ended = []
 
     def values(self, may_wait: bool) -> tuple[float, ...]:
-        """One loss a step; those on a device only when waiting is allowed, and even then by polling, without a sync."""
+        """Return one loss per step. Losses on a device need `may_wait` and are then read by polling, without a sync."""
         on_device = [loss for step in self._steps for loss in step if not isinstance(loss, int | float)]
         if on_device and not may_wait:
             return ()
-        told = _read(self._torch, on_device)
-        lost = [one.data_ptr() in self._overwritten for one in on_device]
-        read = iter([math.nan if gone else value for value, gone in zip(told, lost, strict=True)])
+        values = _read(self._torch, on_device)
+        lost = [loss.data_ptr() in self._overwritten for loss in on_device]
+        read = iter([math.nan if gone else value for value, gone in zip(values, lost, strict=True)])
         sums = []
         for step in self._steps:
-            parts = [loss if isinstance(loss, int | float) else next(read) for loss in step]
-            if not parts:
+            losses = [loss if isinstance(loss, int | float) else next(read) for loss in step]
+            if not losses:
                 return ()
-            sums.append(float(sum(parts)) if len(parts) > 1 else float(parts[0]))
+            sums.append(float(sum(losses)) if len(losses) > 1 else float(losses[0]))
         return tuple(sums)
 
 

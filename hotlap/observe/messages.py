@@ -1,4 +1,4 @@
-"""What the agent tells the process that watches: a few numbers often, all it knows at the end and now and then."""
+"""Reports from the agent to the watching process: a few numbers often, everything at the end and at intervals."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Messages:
     def __init__(self, known: AgentState) -> None:
         self._known = known
         self._progress = ProgressWriter(known.folder / f"progress-{os.getpid()}.bin")
-        self._said = 0.0
+        self._reported = 0.0
         self._flushed = perf_counter()
 
-    def sometimes(self) -> None:
-        """Called after the tape was read. A killed process leaves at least what was flushed."""
+    def report_if_due(self) -> None:
+        """Report if it is time to, after the tape was read. A killed process leaves at least what was flushed."""
         known, now = self._known, perf_counter()
-        if known.state == STARTING or now - self._said > SAY_SECONDS:
-            self.say()
+        if known.state == STARTING or now - self._reported > SAY_SECONDS:
+            self.report()
         if known.state in (WARMING, TIMING) and now - self._flushed > FLUSH_SECONDS:
             self.write(complete=False)
 
     def write(self, complete: bool) -> None:
-        """A disk that is full must not keep the program from being ended; who watches misses the part and says so."""
+        """Write the part. A full disk must not keep the program alive; the watcher notices the missing part."""
         self._flushed = perf_counter()
         text = to_json(part_of(self._known, complete))
         final = self._known.folder / f"part-{os.getpid()}.json"
@@ -40,12 +40,12 @@ class Messages:
             private.write_text(draft, text)
             draft.replace(final)
         except OSError as error:
-            if final.exists():  # an older part would pass for the whole
-                self._known.seams.guard.failed("keeping the observation", error)
+            if final.exists():  # an older part would be taken for the whole
+                self._known.seams.guard.failed("writing the observation", error)
 
-    def say(self) -> None:
+    def report(self) -> None:
         known = self._known
-        self._said = perf_counter()
+        self._reported = perf_counter()
         self._progress.write(
             Progress(
                 state=known.state,

@@ -1,4 +1,4 @@
-"""What the report says of a model and of an optimizer."""
+"""Describes models and optimizers for the report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def describe(module: Any) -> Model:
         "DistributedDataParallel",
     ):
         inner = children_of(inner)[0]
-    leaves = Counter(type(one).__name__ for one in module.modules() if not children_of(one))
+    leaves = Counter(type(child).__name__ for child in module.modules() if not children_of(child))
     dtypes: Counter[str] = Counter()
     for parameter in parameters:
         dtypes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
@@ -32,12 +32,12 @@ def describe(module: Any) -> Model:
         dtypes=dict(dtypes),
         memory_format=_memory_format(parameters),
         device=str(parameters[0].device) if parameters else "cpu",
-        compiled=any(is_compiled(one) for one in module.modules()),
+        compiled=any(is_compiled(child) for child in module.modules()),
     )
 
 
 def _memory_format(parameters: list[Any]) -> str:
-    weights = [one for one in parameters if one.dim() == 4 and min(one.shape[1], max(one.shape[2:])) > 1]
+    weights = [weight for weight in parameters if weight.dim() == 4 and min(weight.shape[1], max(weight.shape[2:])) > 1]
     if not weights:
         return "none"
     last = all(weight.stride(1) == 1 and weight.stride(3) != 1 for weight in weights)

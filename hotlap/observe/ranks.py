@@ -1,4 +1,4 @@
-"""Which process of a distributed job this is."""
+"""Tells which process of a distributed job this is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def rank_and_world(torch: Any) -> tuple[int, int]:
-    """From torch.distributed where it is in use, else from the launcher's environment."""
+    """Return the rank and world size from torch.distributed if it is in use, else from the launcher's environment."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return _number("RANK", 0), _number("WORLD_SIZE", 1)

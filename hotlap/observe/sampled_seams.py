@@ -1,4 +1,4 @@
-"""Has the seams look into some steps and pass over the others, as the sampling says."""
+"""Makes the seams record details of the steps that the step sampling selects, and of no others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class SampledSeams:
     def __init__(self, known: AgentState) -> None:
         self._known = known
         self._sampling: StepSampling | None = None
-        self.detail: float | None = None  # share of the steps to look into; None: by the length of a step
-        self.due_in: int | None = None  # optimizer steps until it is the other kind's turn
+        self.detail: float | None = None  # share of the steps to record in detail; None: by the length of a step
+        self.due_in: int | None = None  # optimizer steps until sampling switches
         self.reading_since: int | None = None
 
     def begin(self) -> None:
@@ -55,7 +55,7 @@ class SampledSeams:
         known.entries.append((t.DETAIL, at, known.story.thread, detailed))
 
     def _event(self) -> Any:
-        """Recording one costs the host some 14 µs: at every step only where each is looked into."""
+        """Record a CUDA event, at some 14 µs of host time; so at every step only if each is recorded in detail."""
         cuda = self._known.torch.cuda
         if cuda.is_current_stream_capturing():
             return None

@@ -1,7 +1,7 @@
-"""hotlap.span("name"): a user's own section in the breakdown, as a context manager or a decorator.
+"""hotlap.span("name"): a section of the user's own in the breakdown, as a context manager or a decorator.
 
-Outside a hotlap run it costs a global look-up and nothing else. Inside a compiled graph it is nothing at all: no break,
-no guard, so no recompilation when recording begins or ends.
+Outside a hotlap run it costs one global look-up. Inside a compiled graph it does nothing: no graph break and no guard,
+so no recompilation when recording begins or ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def record_to(recorder: Recorder | None) -> None:
 
 
 def _listener() -> Recorder | None:
-    """Who records now. Dynamo calls this once while it traces, and finds nobody."""
+    """Return the active recorder. Dynamo calls this once while it traces, and gets None."""
     if _recorder is None:
         return None
     torch = sys.modules.get("torch")

@@ -1,8 +1,8 @@
-"""Where another thread is, read without touching its frames.
+"""Reads where another thread is, without touching its frames.
 
-A frame object of another thread, once taken, keeps the locals of its function alive after the function has returned:
-tensors among them, and CUDA graphs that torch.compile recorded then refuse to be replayed. faulthandler writes a
-thread's calls as text from C, under the lock and without making an object of any frame.
+A frame object taken from another thread keeps the locals of its function alive after the function has returned. These
+include tensors, and CUDA graphs captured by torch.compile then refuse to replay. faulthandler writes a thread's calls
+as text from C, while holding the GIL and without creating an object for any frame.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hotlap.observe.frames import _INSTALLED, _USER, kind_of
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)\b", re.MULTILINE)
 _CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-_ESCAPED = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")  # all that is not ASCII is written so
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")  # how everything outside ASCII is written
 
 
 class Call(NamedTuple):
@@ -26,11 +26,11 @@ class Call(NamedTuple):
 
 
 class Stacks:
-    """Reads the calls of one thread, innermost first; of more than a hundred only those."""
+    """Reads the calls of one thread, innermost first, and at most a hundred of them."""
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
-        self._text = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the sampler
+        self._text = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the sampler
 
     def calls(self) -> list[Call]:
         self._text.seek(0)
@@ -44,12 +44,12 @@ class Stacks:
 
 
 def calls_of(text: str, thread: int) -> list[Call]:
-    """The calls of a thread in what faulthandler wrote; none when it is not there."""
+    """Return the calls of a thread from faulthandler's text; none if the thread is not in it."""
     heads = list(_THREAD.finditer(text))
     for head, following in zip(heads, [*heads[1:], None], strict=True):
         if int(head.group(1), 16) == thread:
-            part = text[head.end() : following.start() if following else len(text)]
-            return [Call(_plain(file), int(line), _plain(name)) for file, line, name in _CALL.findall(part)]
+            section = text[head.end() : following.start() if following else len(text)]
+            return [Call(_plain(file), int(line), _plain(name)) for file, line, name in _CALL.findall(section)]
     return []
 
 
@@ -58,7 +58,7 @@ def _plain(text: str) -> str:
 
 
 def users_call(calls: list[Call]) -> Call | None:
-    """The innermost call of the user's own code; failing that, of an installed program."""
+    """Return the innermost call of user code, else that of an installed program."""
     for wanted in (_USER, _INSTALLED):
         found = next((call for call in calls if kind_of(call.file) == wanted), None)
         if found is not None:

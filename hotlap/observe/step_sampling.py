@@ -1,8 +1,8 @@
-"""Which steps of the window are looked into.
+"""Selects the steps of the window that are recorded in detail.
 
-Writing down every part of a step costs some tens of µs, whatever its length: nothing for a long step, a percent of a
-short one. So of short steps only some are looked into, drawn at random (a fixed rhythm could beat with the program's
-own, say a stall every second batch). Of all steps the ends, the waits for data and the losses are known.
+Recording every part of a step costs some tens of µs, whatever its length: nothing for a long step, a percent of a short
+one. So only some of the short steps are recorded in detail, drawn at random (a fixed rhythm could beat with the
+program's own, say a stall every second batch). The ends, the waits for data and the losses are known for all steps.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from random import Random
 
 SECONDS_OF_DETAIL = 120e-6  # per step, with room for programs of many syncs: benchmarks/overhead.py finds 41 and 45 µs
 ALLOWED = 0.004  # of the step
-FEWEST = 60  # steps looked into, where the window has so many
+FEWEST = 60  # steps recorded in detail, if the window has that many
 
 
 def share_of_steps(step_seconds: float, planned_steps: int) -> float:
-    """How many of the steps to look into, 0 to 1."""
+    """Return the share of steps to record in detail, 0 to 1."""
     affordable = ALLOWED * step_seconds / SECONDS_OF_DETAIL
     return min(1.0, max(affordable, FEWEST / max(1, planned_steps)))
 
 
 class StepSampling:
-    """Draws the runs of steps that are looked into and of those that are not."""
+    """Draws alternating runs of steps recorded in detail and steps that are not."""
 
     def __init__(self, share: float, seed: int = 0) -> None:
         self.share = share
-        self._random = Random(seed)  # our own: the program's stream is not touched
+        self._random = Random(seed)  # a stream of hotlap's own, so the program's is not touched
         self.detailed = self._random.random() < share
 
     def run_length(self) -> int | None:
-        """Steps until the other kind has its turn; None when it never has."""
+        """Return the steps until sampling switches; None if it never does."""
         stops = 1.0 - self.share if self.detailed else self.share
         if stops <= 0.0:
             return None

@@ -1,8 +1,8 @@
-"""The step as a user counts it.
+"""Counts steps the way a user does.
 
-A step ends with the last optimizer step before the next batch is asked for, or before the same optimizer steps again.
-So a GAN's two optimizers are one step, the micro-batches of an accumulation are one step, and a loop without a
-DataLoader works too. Whether an optimizer step was the last one shows only later; the figures are taken when it ends.
+A step ends with the last optimizer step before the next batch is requested, or before the same optimizer steps again.
+So a GAN's two optimizers make one step, the micro-batches of an accumulation make one step, and a loop without a
+DataLoader works too. Whether an optimizer step was the last shows only later; the figures are those of its end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hotlap.observe.clock import Clock
 
 @dataclass(slots=True)
 class Boundary:
-    """The state of everything at the end of a step."""
+    """The running totals at the end of a step."""
 
     at: int  # nanoseconds on the tape's clock
     totals: list[int]  # by phase, as in Clock.totals
@@ -24,7 +24,7 @@ class Boundary:
     fed: list[int]  # as in Clock
     unseen: list[int]
     optimizer_steps: int
-    seen: int  # of them, those looked into
+    seen: int  # how many of them were recorded in detail
 
 
 class StepClock:
@@ -54,16 +54,16 @@ class StepClock:
         )
 
     def mark(self, event: Any) -> None:
-        """A CUDA event recorded right after the optimizer's last step."""
+        """Attach a CUDA event recorded right after the optimizer's last step."""
         if self._pending is not None:
             self._pending.event = event
 
     def has_stepped(self, optimizer: int) -> bool:
-        """Since the last step was closed."""
+        """Whether this optimizer has stepped since the last step was closed."""
         return optimizer in self._stepped
 
     def close(self) -> Boundary | None:
-        """The pending step, if any, is over."""
+        """Close and return the pending step, if any."""
         boundary, self._pending = self._pending, None
         if boundary is not None:
             self.closed += 1

@@ -1,7 +1,7 @@
-"""Ending the command cleanly after the window, at the same step in every rank.
+"""Ends the command cleanly after the window, at the same step in every rank.
 
-The program is asked by an exception from an optimizer's post-step hook: its `finally` blocks run, its workers are
-reaped, and the interpreter exits with code 0 as for sys.exit(). It ends plain loops, Lightning, Accelerate and HF.
+An optimizer's post-step hook raises an exception in the program: its `finally` blocks run, its workers are reaped, and
+the interpreter exits with code 0 as for sys.exit(). This ends plain loops, Lightning, Accelerate and HF.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from hotlap.records import private
 
 FILE = "stop-at.txt"
-AHEAD = 4  # steps between the first rank's decision and the stop: the others are at most one step away
+AHEAD = 4  # steps from the first rank's decision to the stop; other ranks are at most one step away
 TRIES = 3
 
 
 class WindowComplete(SystemExit):
-    """Enough was measured. A SystemExit, so that an uncaught one ends the program without a traceback."""
+    """Raised when enough was measured. As a SystemExit it ends the program without a traceback if nobody catches it."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 class Stopper:
-    """Counts optimizer steps and raises at the agreed one. The first rank decides, the others read its decision."""
+    """Counts optimizer steps and raises at the agreed one. The first rank decides, and the others read its decision."""
 
     def __init__(self, folder: Path, rank: int, world_size: int, last_words: Callable[[], None]) -> None:
         self._file, self._rank, self._world = folder / FILE, rank, world_size
@@ -45,7 +45,7 @@ class Stopper:
             self._handle.remove()
 
     def decide(self) -> None:
-        """This process has seen enough."""
+        """Decide on the last step, because this process has measured enough."""
         if self._world == 1:
             self._target = self._count + 1
         elif self._rank == 0 and self._target is None:
@@ -53,7 +53,7 @@ class Stopper:
             draft = self._file.with_suffix(".tmp")
             private.write_text(draft, str(target))
             draft.replace(self._file)
-            self._target = target  # only now: a rank that stops alone leaves the others waiting for it
+            self._target = target  # only now: a rank that stopped alone would leave the others waiting for it
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._count += 1

@@ -1,4 +1,4 @@
-"""Reading the tape: phases, steps, batches, losses, syncs. Everything here runs after the fact, at recorded times."""
+"""Reads the tape: phases, steps, batches, losses, syncs. Everything here runs afterwards, with the recorded times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATA = PHASES.index(DATA)
 
 
 class Story:
-    """What the training thread did. Entries of other threads are passed over."""
+    """Reconstructs what the training thread did; entries of other threads are skipped."""
 
     def __init__(self, now: int, thread: int, loaders: Loaders, losses: Losses, tally: Tally) -> None:
         self.clock = Clock(now)
@@ -31,8 +31,8 @@ class Story:
         self.spans: dict[str, list[float]] = {}
         self.on_step: Callable[[Boundary], None] = lambda boundary: None
         self.on_error: Callable[[str, Exception], None] = _raise
-        self._offset = 0  # time that was ours, taken out of all that follows
-        self._syncs_open: list[int | None] = []  # when each began; None: not a wait of the program's
+        self._offset = 0  # hotlap's own time, subtracted from all later times
+        self._syncs_open: list[int | None] = []  # when each began; None: not a wait of the program
         self._copy_began = 0
         self._spans_open: list[int] = []
         self._stepped_for_scaler: set[int] = set()  # optimizers that stepped since a scaler last stepped them
@@ -70,7 +70,7 @@ class Story:
         if handler is not None:
             try:
                 handler(at, note)
-            except Exception as error:  # noqa: BLE001 one kind of entry is lost, the others are still read
+            except Exception as error:  # noqa: BLE001 this kind of entry is lost, the others are still read
                 del self._handlers[kind]
                 self.on_error(f"reading {handler.__name__} off the tape", error)
         elif kind in t.PHASE_OF:
@@ -86,15 +86,15 @@ class Story:
             self.on_step(boundary)
 
     def phase_now(self, unread: Sequence[Entry]) -> str:
-        """The phase under way, with what is on the tape but not yet read."""
-        clock = self.clock.copy()  # asked from another thread
+        """Return the current phase, including what is on the tape but not yet read."""
+        clock = self.clock.copy()  # called from another thread
         for kind, at, thread, note in unread:
             if thread == self.thread:
                 self._follow(clock, kind, at, note)
         return clock.current
 
     def _follow(self, clock: Clock, kind: int, at: int, note: Any) -> None:
-        """The phases of an entry, without what else it tells."""
+        """Apply only the phase change of an entry."""
         if kind == t.CALL:
             clock.evaluate(bool(note and note[0]), at)
         elif kind in (t.ITERATE, t.FETCH):
@@ -113,7 +113,7 @@ class Story:
         self.clock.enter(_DATA, at)
 
     def _iterated(self, at: int, note: Any) -> None:
-        """Written twice: by the seam as the way out, then by the agent, with a note of what was iterated."""
+        """Handle an entry that is written twice: by the seam at the exit, then by the agent with what was iterated."""
         if note is None:
             self.clock.leave(_DATA, at)
         else:
@@ -121,14 +121,14 @@ class Story:
 
     def _fetch(self, at: int, iterator: int) -> None:
         self.close_step()
-        self.loaders.asked(iterator)
+        self.loaders.requested(iterator)
         _evaluate_by(self.loaders.role_of(iterator), self.clock, at)
         self.clock.enter(_DATA, at)
 
     def _fetched(self, at: int, note: tuple[int, int | None] | None) -> None:
         self.clock.leave(_DATA, at)
         if note is None:
-            self.loaders.fetched_as_foretold()
+            self.loaders.fetched_as_expected()
         else:
             self.loaders.fetched(*note)
 
@@ -172,7 +172,7 @@ class Story:
         self._optimizer_ended(at, optimizer, event)
 
     def _scaler_stepped(self, at: int, optimizer: int) -> None:
-        """A scaler that found infinities skips the optimizer's step; to the user it was a step all the same."""
+        """Count a step that the scaler skipped because of infinities; to the user it was a step all the same."""
         if optimizer in self._stepped_for_scaler:
             self._stepped_for_scaler.discard(optimizer)
             return
@@ -237,7 +237,7 @@ class Story:
 
 
 def _evaluate_by(role: str, clock: Clock, at: int) -> None:
-    """A loader of known role tells what its batches are for."""
+    """Switch evaluation on or off by the role of a loader, if it is known."""
     if role in (EVALUATION, TRAIN):
         clock.evaluate(role == EVALUATION, at)
 

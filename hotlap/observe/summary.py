@@ -1,4 +1,4 @@
-"""From what the agent counted to the record it leaves."""
+"""Turns what the agent counted into the record it writes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _cautions(known: AgentState, tally: Tally, step_ms: tuple[float, ...]) -> li
 
 
 def _noisy(step_ms: tuple[float, ...]) -> bool:
-    """The middle half of the steps is spread over more than half of the median."""
+    """Whether the middle half of the steps spreads over more than half of the median."""
     if len(step_ms) < 10 or not all(map(math.isfinite, step_ms)):
         return False
     low, _, high = quantiles(step_ms, n=4)

@@ -1,4 +1,4 @@
-"""Runs the command to its end, or to ours: what it says of itself meanwhile, and the limits of its time."""
+"""Runs the command to its end, or until hotlap ends it: reads its progress and enforces the time limits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hotlap.process.launch import start
 from hotlap.records.progress import DONE, TIMING, Progress, read_progress
 from hotlap.records.session import Session
 
-GRACE = float(os.environ.get("HOTLAP_GRACE", "30"))  # for the program to clean up once it was asked to stop
-OVERTIME = 10.0  # beyond --max-seconds for a step that is still under way
+GRACE = float(os.environ.get("HOTLAP_GRACE", "30"))  # seconds for the program to clean up once it was asked to stop
+OVERTIME = 10.0  # seconds beyond --max-seconds for a step that is still running
 
 OnProgress = Callable[[Progress | None, float], None]
 
@@ -24,10 +24,10 @@ OnProgress = Callable[[Progress | None, float], None]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandExit:
     exit_code: int
-    died_by: int | None  # the signal that ended it, unless it was one of ours
-    interrupted: bool  # Ctrl-C, or a signal sent to us that ends programs
-    timed_out: bool  # ended by us at --max-seconds
-    stop_ignored: bool  # ended by us because it caught our request to stop
+    died_by: int | None  # the signal that ended it, unless hotlap sent it
+    interrupted: bool  # Ctrl-C, or a signal to hotlap that ends programs
+    timed_out: bool  # ended by hotlap at --max-seconds
+    stop_ignored: bool  # ended by hotlap because it caught the request to stop
     progress: Progress | None  # of the process that got furthest
     hellos: tuple[str, ...]  # one line per Python process entered
     problem: str | None
@@ -66,7 +66,9 @@ class _ObservedProcess:
     def _look(self) -> None:
         found = [read_progress(path) for path in self._folder.glob("progress-*.bin")]
         known = [progress for progress in found if progress is not None]
-        self._progress = max(known, key=lambda one: (one.state, one.steps, one.batches), default=None)
+        self._progress = max(
+            known, key=lambda progress: (progress.state, progress.steps, progress.batches), default=None
+        )
         self._watch.measuring = self._progress is not None and self._progress.state >= TIMING
         for path in self._folder.glob(f"{PROBLEM}-*.txt"):
             self._problem = path.read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""Machine, versions, torch's switches and memory, read inside the program."""
+"""Reads the machine, versions, torch's settings and memory from inside the program."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def settings(torch: Any, autocast: str | None, grad_scaler: bool) -> Settings:
 
 
 def autocast_now(torch: Any, device: str) -> str | None:
-    """The autocast dtype in force here, if any."""
+    """Return the active autocast dtype, if any."""
     kind = device.split(":")[0]
     if not torch.is_autocast_enabled(kind):
         return None
@@ -101,7 +101,7 @@ def autocast_now(torch: Any, device: str) -> str | None:
 
 
 def _accelerate_precision() -> str | None:
-    """Accelerate enters autocast inside the model's forward, where nobody outside sees it."""
+    """Return Accelerate's precision; it enters autocast inside the model's forward, out of sight from outside."""
     state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
     precision = getattr(state, "_shared_state", {}).get("_mixed_precision")
     return {"bf16": "bfloat16", "fp16": "float16"}.get(str(precision))

@@ -1,4 +1,4 @@
-"""Host syncs and copies by the line that makes them: noted when they happen, counted when the tape is read."""
+"""Counts host syncs and copies by the line that causes them: noted as they happen, counted when the tape is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotlap.records.observation import CopySite, Sync
 
 _VALUE_KINDS = frozenset({"numpy", "tolist", "item", "float", "int", "bool", "index"})
 MASK = "mask"
-ASK = 10  # times a line whether its tensors are pinned: each answer of the driver costs microseconds
+PIN_CHECKS = 10  # per line, whether its tensors are pinned: each answer of the driver costs microseconds
 
 
 class SyncKey(NamedTuple):
@@ -36,10 +36,10 @@ def _locate(frame: FrameType) -> tuple[CodeType, int, str | None]:
 
 
 class Syncs:
-    """Two counts: of the timed window, and of watched steps outside it.
+    """Keeps two counts: one of the timed window, and one of watched steps outside it.
 
-    On CUDA the wait is timed; only masks, too common to stand around while timing, are counted outside. On CPU nothing
-    waits, so all are counted outside and cost the timed window nothing.
+    On CUDA the wait is timed; only masks, which are too common to watch while timing, are counted outside. On a CPU
+    nothing waits, so everything is counted outside and costs the timed window nothing.
     """
 
     def __init__(self, on_cuda: bool) -> None:
@@ -49,10 +49,10 @@ class Syncs:
         self._outside: dict[SyncKey, list[int]] = {}
         self._steps_outside = 0  # of optimizers
         self._keys: dict[tuple[CodeType, int, str], SyncKey] = {}  # of the user's own lines
-        self._on_host: weakref.ref[Any] | None = None  # what .cpu() gave last: reading it is free
+        self._on_host: weakref.ref[Any] | None = None  # the last result of .cpu(), which is free to read
 
     def note(self, kind: str, frame: FrameType, tensor: Any, args: Any, kwargs: Any, outcome: Any) -> SyncKey | None:
-        """Who waits; None when nobody would, wherever the model is."""
+        """Return the line that waits; None if nothing would wait on any device."""
         if self.on_cuda:
             if kind != "synchronize" and not getattr(tensor, "is_cuda", False):
                 return None
@@ -65,7 +65,7 @@ class Syncs:
         if key is None:
             code, line, via = _locate(frame)
             key = SyncKey(code, line, kind, via)
-            if via is None:  # a library's line is called from many
+            if via is None:  # a library's line is called from many user lines
                 self._keys[place] = key
         return key
 
@@ -108,17 +108,19 @@ class Copies:
     def __init__(self) -> None:
         self.timing = False
         self._table: dict[CopyKey, list[int]] = {}
-        self._keys: dict[tuple[CodeType, int], tuple[CopyKey, int]] = {}  # of the user's lines, and how often asked
+        self._keys: dict[
+            tuple[CodeType, int], tuple[CopyKey, int]
+        ] = {}  # of the user's lines, with the number of checks
 
     def note(
         self, kind: str, frame: FrameType, source: Any, args: Any, kwargs: Any, outcome: Any
     ) -> tuple[CopyKey, int]:
         place = (frame.f_code, frame.f_lasti)
         known = self._keys.get(place)
-        if known is not None and known[1] >= ASK:
+        if known is not None and known[1] >= PIN_CHECKS:
             return known[0], source.nbytes
         code, line, via = _locate(frame)
-        blocking = not (kwargs.get("non_blocking") or any(one is True for one in args[2:]))
+        blocking = not (kwargs.get("non_blocking") or any(argument is True for argument in args[2:]))
         key = CopyKey(code, line, bool(source.is_pinned()), blocking)
         if via is None:
             self._keys[place] = (key, known[1] + 1 if known else 1)

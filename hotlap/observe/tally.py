@@ -1,4 +1,4 @@
-"""The timed window as it is counted: its boundaries, and the counts at both ends."""
+"""Counts the timed window."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tally:
         self._warm.append((boundary, counts))
 
     def make_do_with_warmup(self) -> None:
-        """The program ended before warming up did: what came after its first step is all there is."""
+        """Take everything after the first step as the window, because the program ended while warming up."""
         if self._warm:
             boundary, counts = self._warm[0]
             self.begin(boundary, counts, Warmup(steps=1, seconds=0.0, settled=False))
@@ -54,7 +54,7 @@ class Tally:
         self._boundaries.append(boundary)
 
     def called_with(self, size: int) -> None:
-        """The root module was called for training; the first call of a step tells its batch size."""
+        """Note a training call of the root module; the first call of a step shows its batch size."""
         if self._call_size is None:
             self._call_size = size
 
@@ -72,7 +72,7 @@ class Tally:
 
     @property
     def steps_seen(self) -> float:
-        """The steps looked into: syncs and copies were counted in them alone."""
+        """Return the steps recorded in detail; only in these were syncs and copies counted."""
         if self._first is None or not self._boundaries:
             return 0.0
         first, last = self._first, self._boundaries[-1]
@@ -88,8 +88,10 @@ class Tally:
         return tuple((end.at - start.at) / 1e6 for start, end in pairwise([self._first, *self._boundaries]))
 
     def device_step_ms(self) -> tuple[float, ...]:
-        """By CUDA events at some steps: the mean step from each to the next. Waits by polling, without a sync."""
-        events = [(number, one.event) for number, one in enumerate(self._boundaries) if one.event is not None]
+        """Return the mean step time between the recorded CUDA events. Waits by polling, without a sync."""
+        events = [
+            (number, boundary.event) for number, boundary in enumerate(self._boundaries) if boundary.event is not None
+        ]
         patience = perf_counter() + POLL_SECONDS
         while events and not events[-1][1].query():
             if perf_counter() > patience:
@@ -110,16 +112,16 @@ class Tally:
         return spread(_since(first.totals, last.totals), _since(first.fed, last.fed), _since(first.unseen, last.unseen))
 
     def batches_and_samples(self, seen: list[LoaderCounts]) -> tuple[int, int]:
-        now = self._final_counts or {one: (one.batches, one.samples) for one in seen}
-        training = [one for one in now if one.role == TRAIN]
-        batches = sum(now[one][0] - self._counts.get(one, (0, 0))[0] for one in training)
-        samples = sum(now[one][1] - self._counts.get(one, (0, 0))[1] for one in training)
+        now = self._final_counts or {loader: (loader.batches, loader.samples) for loader in seen}
+        training = [loader for loader in now if loader.role == TRAIN]
+        batches = sum(now[loader][0] - self._counts.get(loader, (0, 0))[0] for loader in training)
+        samples = sum(now[loader][1] - self._counts.get(loader, (0, 0))[1] for loader in training)
         if not batches:
             return 0, sum(self._call_sizes[: self.steps])
         return batches, samples
 
     def training_seconds(self) -> float:
-        """The window less its evaluations: throughput is of training."""
+        """Return the length of the window without its evaluations, because throughput is that of training."""
         if self._first is None or not self._boundaries:
             return 0.0
         return self.seconds - self._spent()[_EVALUATION] / 1e9
@@ -131,5 +133,5 @@ class Tally:
 
 
 def _since(first: list[int], last: list[int]) -> list[int]:
-    """What was added; the first may be shorter, for spans that began later."""
+    """Return what was added; `first` may be shorter, because spans may begin later."""
     return [end - start for start, end in zip_longest(first, last, fillvalue=0)]

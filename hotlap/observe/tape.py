@@ -1,10 +1,10 @@
-"""The tape: what happened when, written by the seams at the cost of one tuple, read later by the Story."""
+"""The kinds of entries on the tape, which the seams write at the cost of one tuple each and the Story reads later."""
 
 from __future__ import annotations
 
 from hotlap.records.observation import BACKWARD, COPY, DATA, FORWARD, GARBAGE, OPTIMIZER, PHASES, SYNC
 
-# Kinds of entries come in pairs: the way in is even, the way out is the odd number after it.
+# Kinds come in pairs: the start of a call is even, its end is the odd number after it.
 ITERATE, ITERATED, FETCH, FETCHED, STEP, STEPPED, CALL, CALLED = range(8)
 DIFFERENTIATE, DIFFERENTIATED, SYNC_BEGINS, SYNC_ENDS, COPY_BEGINS, COPY_ENDS, COLLECT, COLLECTED = range(8, 16)
 SPAN, SPANNED, SCALER_STEPS, SCALER_STEPPED, PAUSE, WATCH = range(16, 22)

@@ -1,4 +1,4 @@
-"""What a Chrome trace of a few steps says about the device: busy time, launches, waits, top kernels."""
+"""Reads a Chrome trace of a few steps: the device's busy time, launches, waits, and top kernels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 LAUNCH = re.compile(r"^(cuda|cu)(LaunchKernel|LaunchKernelExC|LaunchKernelEx|GraphLaunch|LaunchCooperativeKernel)")
 WAIT = re.compile(r"^(cuda|cu)(Stream|Device|Event|Ctx)Synchronize")
-# Asked in this order: the first pattern found in a kernel's name tells its kind.
+# Tried in this order: the first pattern that matches a kernel's name decides its kind.
 KINDS = (
-    ("other", re.compile(r"nccl", re.IGNORECASE)),  # AllReduce is no reduction of ours
-    ("memory", re.compile(r"^triton_(poi|red|per|for)_")),  # named after all it fuses, "convolution" included
+    ("other", re.compile(r"nccl", re.IGNORECASE)),  # AllReduce is not a reduction of the program
+    ("memory", re.compile(r"^triton_(poi|red|per|for)_")),  # named after everything it fuses, "convolution" included
     ("recurrent", re.compile(r"lstm|gru|rnn", re.IGNORECASE)),
     ("attention", re.compile(r"flash|attention|fmha", re.IGNORECASE)),
     ("convolution", re.compile(r"conv|winograd|wgrad|dgrad|fprop|implicit_gemm", re.IGNORECASE)),
@@ -32,7 +32,7 @@ TOP = 10
 
 
 def read_trace(path: Path, steps: int, mean_step_ms: float) -> DeviceActivity | None:
-    """None when the trace holds no device work."""
+    """Summarise the device's work in a trace; None if it holds none."""
     events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     work = [event for event in events if event.get("cat") in DEVICE_WORK and "dur" in event]
     if not work or steps < 1:
@@ -54,7 +54,7 @@ def kind_of_kernel(name: str) -> str:
 
 
 def _union_ms(work: list[dict[str, Any]]) -> float:
-    """Time with at least one piece of work on the device; streams overlap."""
+    """Return the time with at least one piece of work on the device; streams may overlap."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted((float(event["ts"]), float(event["ts"]) + float(event["dur"])) for event in work):
         total += max(0.0, stop - max(start, end))

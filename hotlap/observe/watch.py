@@ -1,4 +1,4 @@
-"""Processor, memory and GPU load of the command's processes, watched from outside it, about once a second."""
+"""Samples CPU, memory and GPU load of the command's processes from outside, about once a second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Process:
 
 
 class Watch:
-    """Samples until stopped. Only samples taken while measuring count, where there are any."""
+    """Samples until stopped; only samples taken while measuring count."""
 
     def __init__(self, pid: int) -> None:
         self._root = pid
@@ -84,12 +84,12 @@ class Watch:
         rows = [
             ProcessLoad(
                 pid=pid,
-                name=one.name,
-                cpu_percent=sum(one.cpu) / len(one.cpu),
-                peak_memory_mb=one.peak,
+                name=process.name,
+                cpu_percent=sum(process.cpu) / len(process.cpu),
+                peak_memory_mb=process.peak,
             )
-            for pid, one in self._processes.items()
-            if one.cpu
+            for pid, process in self._processes.items()
+            if process.cpu
         ]
         return tuple(sorted(rows, key=lambda row: -row.cpu_percent))
 
@@ -125,7 +125,7 @@ def _is_fork_of_parent(handle: psutil.Process, command: list[str]) -> bool:
 
 
 def _nvml_devices() -> list[tuple[int, Any]]:
-    """The GPUs NVML can see; none where there is no driver or no NVML."""
+    """Return the GPUs that NVML sees; none without a driver or NVML."""
     try:
         import pynvml
 

@@ -1,1 +1,1 @@
-"""How we enter a process and leave no trace: boot, post-import hook, ledger, guard, seams."""
+"""How hotlap enters a process and leaves no trace: boot, post-import hook, ledger, guard, seams."""

@@ -1,8 +1,8 @@
-"""Keeping out of sight of torch.compile, torch.jit.script and torch.fx.
+"""Keeps patches out of sight of torch.compile, torch.jit.script and torch.fx.
 
-Dynamo reads the Python it compiles: a patched method would be traced and break the graph; TorchScript could not read it
-at all; and torch.fx patches the call of modules itself. While they work, every patch steps aside, and our own files are
-never compiled. Nothing here imports Dynamo: that alone takes a second.
+Dynamo reads the Python that it compiles: a patched method would be traced and break the graph. TorchScript could not
+read it at all, and torch.fx patches module calls itself. While one of them works, every patch is hidden, and our own
+files are never compiled. Nothing here imports Dynamo, which alone takes a second.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hotlap.patch.private_package import UNSEEN_ROOMS
 
 SCRIPTING = "_script_impl"  # of torch.jit._script
 TRACING = "trace"  # of torch.fx.Tracer
-THE_USERS = "span.py"  # called in the user's own code, so it may stand in a compiled function
+THE_USERS = "span.py"  # called from the user's own code, so it may appear in a compiled function
 
 
 def keep_out(ledger: Ledger, for_good: bool = False) -> None:
-    """Hide this ledger's patches whenever one of them works, now or once they are imported.
+    """Hide this ledger's patches while torch.compile, torch.jit.script or torch.fx works, now or once imported.
 
-    `for_good` closes the ledger instead. It is meant for functions of modules: compiled code checks their identity at
-    each call, so that even a patch hidden in time would make Dynamo compile again and again, and in the end give up.
+    With `for_good` the ledger is closed instead. That is for module functions: compiled code checks their identity at
+    each call, so even a patch hidden in time would make Dynamo recompile again and again, and finally give up.
     """
 
     def dynamo_imported(_: Any) -> None:
@@ -48,13 +48,13 @@ def keep_out(ledger: Ledger, for_good: bool = False) -> None:
 
 
 def _hide_during(ledger: Ledger, owner: Any, name: str) -> None:
-    depth = 0  # a module's parts are scripted within it
+    depth = 0  # a module's children are scripted within its own call
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def hidden(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
-            if "_frames_up" in kwargs:  # how far away the caller is, whose names a script may use
+            if "_frames_up" in kwargs:  # the distance to the caller, whose names a script may use
                 kwargs["_frames_up"] += 1
             depth += 1
             try:
@@ -105,16 +105,16 @@ def _hide_while_compiling(ledger: Ledger) -> None:
 
         return install_callbacks
 
-    # Not by registering callbacks: torch._dynamo.reset() forgets them.
+    # Registered callbacks would not do: torch._dynamo.reset() forgets them.
     ledger.wrap(handler, "install_callbacks", layer)
     _skip.begin(trace_rules)
     ledger.later(lambda: _skip.end(trace_rules))
 
 
 class _Skip:
-    """Our files on Dynamo's list of what it never compiles, for as long as a ledger wants it.
+    """Keeps our files on Dynamo's list of files that it never compiles, while any ledger needs that.
 
-    Once for all of them: Dynamo makes one pattern of the list, which takes tens of milliseconds.
+    They are added once for all ledgers: Dynamo compiles the list to one pattern, which takes tens of milliseconds.
     """
 
     def __init__(self) -> None:

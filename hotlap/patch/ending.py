@@ -1,8 +1,8 @@
-"""The end of a process: nothing of the program's may be held by us any longer.
+"""The end of a process, when our modules must release every object of the program.
 
-Python frees what a program has left in its modules at the very end: a file that it never closed is written to its end
-then, and finalisers run. What is reachable from one of our modules is not freed. So what they remember is forgotten:
-each cache at the top of a module has a `cache_clear`.
+At the very end Python frees what a program has left in its modules: files that it never closed are flushed, and
+finalisers run. Nothing reachable from one of our modules would be freed, so all our caches are cleared: each one at
+the top of a module has a `cache_clear`.
 """
 
 from __future__ import annotations

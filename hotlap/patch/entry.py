@@ -1,6 +1,6 @@
-"""What happens in each Python process the command starts: wait for torch, then open the seams and call the agent.
+"""What happens in each Python process of the command: wait for torch, then open the seams and call the agent.
 
-Loader workers stay untouched. Other children of the program may train, so each gets seams of its own.
+Loader workers stay untouched. Other children of the program may train, so each gets its own seams.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MINIMUM_TORCH = (2, 6)
 HELLO = "hello"  # files in the session folder: one line each, named by process
 PROBLEM = "problem"
 OUTCOMES = "outcomes"
-DECISIONS = "decisions"  # the same, where it is decided while it trains
+DECISIONS = "decisions"  # the same, for what is decided during training
 CANNOT_PREPARE = 70
-PACKAGE = __name__.partition(".")[0]  # hotlap, or what it is called inside the user's process
+PACKAGE = __name__.partition(".")[0]  # hotlap, or its name inside the user's process
 
 _current: Visit | None = None
 
 
 class Visit:
-    """Our stay in one process."""
+    """Our presence in one process."""
 
     def __init__(self, torch: Any, session: Session) -> None:
         from hotlap.patch.guard import Guard
@@ -50,19 +50,19 @@ class Visit:
         self.finish = _named(self.session.agent)(self.torch, self.session, self.seams)
 
     def leave(self) -> None:
-        """Gone without a word: for processes that are not ours to watch."""
+        """Leave silently a process that is not ours to watch."""
         self.finish = None
         self.seams.close()
 
     def leave_in_child(self) -> None:
-        """The same in a process forked from ours."""
+        """Leave silently a process forked from ours."""
         never_free(self.finish)
         self.finish = None
         self.seams.leave_in_child()
 
 
 def enter() -> None:
-    """Called by the boot file of every Python process of the command."""
+    """Enter the process; called by the boot file in every Python process of the command."""
     session = read_session()
     speak_to(session.ears)
     watch_registrations()
@@ -79,7 +79,7 @@ def enter() -> None:
 
 
 def _named(place: str) -> Callable[..., Any]:
-    """The function that "package.module:function" names."""
+    """Return the function named by "package.module:function"."""
     module, function = place.split(":")
     if module.startswith("hotlap."):
         module = module.replace("hotlap", PACKAGE, 1)
@@ -88,10 +88,10 @@ def _named(place: str) -> Callable[..., Any]:
 
 
 def _begin_early(session: Session, early: str) -> None:
-    """What must hold before the program's first line, or the program does not run at all."""
+    """Prepare what must hold before the program's first line; if that fails, the program does not run."""
     try:
         _named(early)(session)
-    except Exception as error:  # noqa: BLE001 fails closed: a trial that cannot be kept from writing must not write
+    except Exception as error:  # noqa: BLE001 fails closed: a trial that cannot be kept from writing must not run
         note(session, PROBLEM, f"cannot prepare {sys.executable} ({type(error).__name__}: {error}); please report it")
         os._exit(CANNOT_PREPARE)
 
@@ -125,25 +125,25 @@ def _open(torch: Any, session: Session) -> None:
 
 def _new_enough(version: str) -> bool:
     numbers = version.split("+")[0].split(".")[:2]
-    return not all(part.isdigit() for part in numbers) or tuple(map(int, numbers)) >= MINIMUM_TORCH
+    return not all(number.isdigit() for number in numbers) or tuple(map(int, numbers)) >= MINIMUM_TORCH
 
 
 def _follow_children(torch: Any) -> None:
-    """Close in loader workers, begin anew in other children; registered once, inherited by fork."""
+    """Close the seams in loader workers and open new ones in other children; registered once, inherited by fork."""
     from multiprocessing import process, util
 
     os.register_at_fork(after_in_child=_forked)
     util.register_after_fork(_child_started, lambda _: _child_started(torch))
     atexit.register(_finish)
     spawned = "--multiprocessing-fork" in sys.orig_argv
-    if spawned or process.parent_process() is not None:  # where atexit never runs
+    if spawned or process.parent_process() is not None:  # atexit never runs there
         util.Finalize(None, _finish, exitpriority=100)
     if spawned and _current is not None:
         _current.seams.ledger.wrap(process.BaseProcess, "run", lambda run: _leaving_workers_alone(run, torch))
 
 
 def _leaving_workers_alone(run: Callable[[Any], None], torch: Any) -> Callable[[Any], None]:
-    """A spawned child learns its target only after torch was imported."""
+    """Leave if this is a loader worker; a spawned child only learns its target after torch was imported."""
     from hotlap.patch.hidden_frames import unseen
 
     @unseen
@@ -163,13 +163,13 @@ def _is_loader_worker(torch: Any) -> bool:
 
 
 def _forked() -> None:
-    """The parent's visit is not the child's. A plain os.fork stays without us."""
+    """Leave the child, which inherits the parent's visit; after a plain os.fork it runs without us."""
     if _current is not None:
         _current.leave_in_child()
 
 
 def _child_started(torch: Any) -> None:
-    """A multiprocessing child knows its target by now: a loader worker is left alone for good."""
+    """Begin a new visit in a multiprocessing child, unless its target, known by now, is a loader worker's."""
     global _current
     from multiprocessing import util
 
@@ -186,19 +186,19 @@ def _child_started(torch: Any) -> None:
 
 
 def _finish() -> None:
-    """The last words, then nothing of the program's is held any longer: what it left open, a file it has not closed,
-    Python closes when the last reference goes.
+    """Finish, then release every object of the program: Python closes a file that it left open when the last reference
+    to it goes.
     """
     visit = _current
     if visit is not None and visit.finish is not None:
         finish, visit.finish = visit.finish, None
-        visit.seams.guard.run("keeping the observation", finish)
+        visit.seams.guard.run("saving the observation", finish)
         visit.seams.guard.run("leaving the process", visit.seams.close)
         visit.seams.guard.run("leaving the process", forget_the_program)
 
 
 def _last_words(session: Session) -> None:
-    """Why nothing was applied, where that is so. A program that failed has said enough itself."""
+    """Say why nothing was applied, if so; a program that failed has said enough itself."""
     if session.quiet or os.getpid() != session.speaker or hasattr(sys, "last_value"):
         return
     from hotlap.patch.voice import say
@@ -209,4 +209,4 @@ def _last_words(session: Session) -> None:
         if problems:
             say(f"{problems[-1]}; nothing was applied")
         elif not any(folder.glob(f"{OUTCOMES}-*.json")):
-            say("no optimizer step was seen; nothing is known of what was applied")
+            say("no optimizer step was seen, so it is not known what was applied")

@@ -1,8 +1,8 @@
-"""Whether the program minds processes: it handles SIGCHLD, or has functions run at each fork.
+"""Whether the program would notice extra processes: it handles SIGCHLD, or registers functions to run at forks.
 
-Python does not tell which functions are registered for a fork. So from the start of the process on it is noted whether
-the program's own code registers one. Those of installed packages (matplotlib, joblib, pyarrow) let go of a lock or seed
-something of their own in the child, and count nothing.
+Python does not reveal which functions are registered for a fork. So from the start of the process, we note whether the
+program's own code registers one. Those of installed packages (matplotlib, joblib, pyarrow) release a lock or reseed
+something of their own in the child, and do not matter here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _for_good: list[Any] = []
 
 
 def watch_registrations() -> None:
-    """Called once, before the program's first line."""
+    """Watch os.register_at_fork; called once, before the program's first line."""
     register = os.register_at_fork
 
     @functools.wraps(register)
@@ -36,7 +36,7 @@ def watch_registrations() -> None:
 
 
 def _is_of_the_program(file: str) -> bool:
-    return not file.startswith(("<frozen", _standard_library())) and not any(one in file for one in INSTALLED)
+    return not file.startswith(("<frozen", _standard_library())) and not any(folder in file for folder in INSTALLED)
 
 
 @functools.cache
@@ -45,17 +45,17 @@ def _standard_library() -> str:
 
 
 def why_no_processes() -> str | None:
-    """Why no process may be started or spared in this program."""
+    """Return why processes must be neither added nor saved in this program, or None."""
     handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
     if without_torchs_own(handler) not in (None, signal.SIG_DFL, signal.SIG_IGN):
-        return "the program handles SIGCHLD, and would see other processes end"
+        return "the program handles SIGCHLD, so it would notice other processes ending"
     if _registered_by:
-        return f"{_registered_by[0]} has functions run at each fork, which would see others"
+        return f"{_registered_by[0]} runs functions at each fork, so it would notice other forks"
     return None
 
 
 def without_torchs_own(handler: Any) -> Any:
-    """Torch watches its workers by a handler that it puts before the program's, if there is one."""
+    """Return the program's SIGCHLD handler, if any, behind the one by which torch watches its workers."""
     while getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling":
         code, cells = handler.__code__, handler.__closure__ or ()
         held = dict(zip(code.co_freevars, cells, strict=True))
@@ -64,8 +64,8 @@ def without_torchs_own(handler: Any) -> Any:
 
 
 def never_free(held: Any) -> None:
-    """Keeps it, and all it leads to, alive even while the interpreter ends: in a child forked from a process that uses
-    CUDA nothing that lies on a device can be freed.
+    """Keep an object and all it refers to alive, even at interpreter exit: in a child forked from a process that uses
+    CUDA, nothing on a device can be freed.
     """
     if not _for_good:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_for_good))

@@ -1,8 +1,8 @@
-"""Our own errors never stop the user's training: they are noted, said once, and what failed is switched off.
+"""Our own errors never stop the user's training: they are logged, printed once, and what failed is switched off.
 
-What a signal handler of the program raises while our code happens to run is the program's: it passes.
+An error that a signal handler of the program raises while our code happens to run is the program's, and passes through.
 
-Under HOTLAP_STRICT=1, as in our tests, they are raised instead.
+Under HOTLAP_STRICT=1, as in our tests, our errors are raised instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Guard:
         self.failures: list[str] = []
 
     def run(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result, or None when it failed."""
+        """Return the function's result, or None if it failed."""
         try:
             return function(*arguments)
         except Exception as error:  # noqa: BLE001 the guard exists to contain whatever our code raises
@@ -56,4 +56,4 @@ class Guard:
     def _say(self, what: str, error: Exception) -> None:
         where = f"; details in {self.folder / FILE}" if self.folder else ""
         failed = f"{what} failed ({type(error).__name__}: {error})"
-        say(f"{failed} and was switched off; your training goes on{where}")
+        say(f"{failed} and was switched off; your training continues{where}")

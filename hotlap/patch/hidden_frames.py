@@ -1,20 +1,20 @@
-"""No frame of ours in what the program catches, prints, warns of or logs.
+"""Keeps our frames out of the errors, warnings and log records that the program sees.
 
-Every function of ours that stands between two frames of the program lets an error out by
+Every function of ours between two frames of the program lets an error out by
 
     except BaseException as error:
         leave_no_frame(error)
         raise
 
-which costs nothing as long as nothing is raised; a bare `raise` adds no entry for the function that it stands in.
-`@unseen` does the same around a whole function, for one call more; the ledger puts it around every function that does
-neither. Python 3.10 keeps the traceback of an error that is
-being handled apart from the error: there one entry of ours stays in what the program catches, and what ends the program
-is shown without.
+which costs nothing while nothing is raised; a bare `raise` adds no entry for its own function. `@unseen` does the same
+around a whole function, at the cost of one more call; the ledger adds it to every function that does neither.
 
-In a process that we entered, the files of our code have names that `warnings` and `logging` pass over (see inside.py).
-A warning that torch raises in C is blamed on the Python frame on top: `from_line` makes the call look made by the frame
-of the program.
+Python 3.10 stores the traceback of an error being handled apart from the error. There one entry of ours remains in
+what the program catches, while an error that ends the program is shown without it.
+
+In a process that we entered, our files have names that `warnings` and `logging` skip (see private_package.py). A
+warning that torch raises in C is attributed to the top Python frame: `from_line` makes the call appear to come from
+the frame of the program.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _next_of_the_program(trace: TracebackType | None) -> TracebackType | None:
 
 
 def unseen(function: Function) -> Function:
-    """The function, which leaves no frame of ours in the errors that it raises or lets through."""
+    """Wrap the function so that its errors carry no frame of ours."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -78,14 +78,14 @@ def unseen(function: Function) -> Function:
 
 
 def sealed(wrapper: Any) -> Any:
-    """What the ledger puts in place: a function that does not see to its frames itself is made `unseen`."""
+    """Return the wrapper, made `unseen` unless it hides its frames itself; for what the ledger installs."""
     if not isinstance(wrapper, FunctionType) or leave_no_frame.__name__ in wrapper.__code__.co_names:
         return wrapper
     return unseen(wrapper)
 
 
 def at(frame: FrameType) -> Callable[..., Any]:
-    """call(function, args, kwargs) as if the code of this frame had made the call, at the line where it is."""
+    """Return `call(function, args, kwargs)`, which calls as if from the current line of this frame."""
     return _function_at(frame.f_code.co_filename, frame.f_lineno, _Globals(frame.f_globals))
 
 
@@ -112,12 +112,12 @@ def _function_at(file: str, line: int, names: _Globals) -> Callable[..., Any]:
     code = _call.__code__.replace(co_filename=file, co_firstlineno=line, co_name=AT)
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is not None:
-        dynamo.skip_code(code)  # it is not the program's, whatever its file name says
+        dynamo.skip_code(code)  # it is not the program's code, whatever its file name says
     return FunctionType(code, names.names, AT)
 
 
 def from_line(function: Callable[..., Any]) -> Make:
-    """make(frame, args, kwargs): the call as the line of this frame makes it, where that could show."""
+    """Return `make(frame, args, kwargs)`, which calls as if from the line of this frame, where that could show."""
     if hasattr(inspect.unwrap(function), "__code__"):
         return lambda frame, args, kwargs: function(*args, **kwargs)
     return lambda frame, args, kwargs: at(frame)(function, args, kwargs)

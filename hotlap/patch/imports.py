@@ -1,4 +1,4 @@
-"""Being told that the program has imported a module."""
+"""Callbacks for when the program imports a module."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from types import FunctionType, ModuleType
 from typing import Any, cast
 
 Call = Callable[[Any], None]
-OF_IMPORTLIB = "<frozen importlib._bootstrap_external>"  # whose frames Python takes out of an error of an import
+OF_IMPORTLIB = "<frozen importlib._bootstrap_external>"  # whose frames Python removes from import errors
 
 _awaited: dict[str, list[Call]] = {}
 
 
 def when_imported(name: str, call: Call) -> None:
-    """call(module) as soon as the module is imported; at once where it is already."""
+    """Call `call(module)` once the module is imported; at once if it already is."""
     if name in sys.modules:
         call(sys.modules[name])
         return
@@ -28,9 +28,9 @@ class _Finder:
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in _awaited:
             return None
-        for other in list(sys.meta_path):
-            find = getattr(other, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if other is not self and find is not None else None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if finder is not self and find is not None else None
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = cast("Any", _Loader(spec, spec.loader))
@@ -42,7 +42,7 @@ _finder = _Finder()
 
 
 class _Loader:
-    """The loader that was found, until the module is loaded: no trace of this one is left in it."""
+    """Stands in for the loader that was found until the module is loaded, and leaves no trace in it."""
 
     def __init__(self, spec: ModuleSpec, loader: Any) -> None:
         self._spec, self._loader = spec, loader
@@ -71,5 +71,5 @@ def _of_importlib(function: Callable[..., Any]) -> Any:
     return function
 
 
-for _each in (_Loader.create_module, _Loader.exec_module):
-    _of_importlib(_each)
+for _method in (_Loader.create_module, _Loader.exec_module):
+    _of_importlib(_method)

@@ -1,8 +1,8 @@
-"""Every change we make to someone else's object, and the way back.
+"""Records every change we make to someone else's object, and how to undo it.
 
-A *site* is one attribute of one object. It keeps the raw original and a stack of layers, each owned by a ledger; what
-is installed is always rebuilt from the original up, so ledgers may be closed in any order. When another tool wrapped
-on top of us, its reference to our wrapper is pointed at what lies below, and our wrapper is gone from the chain.
+A *site* is one attribute of one object. It holds the raw original and a stack of layers, each owned by a ledger. The
+installed value is always rebuilt from the original up, so ledgers may be closed in any order. If another tool wrapped
+our wrapper, its reference is redirected to what lies below, and our wrapper drops out of the chain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from hotlap.patch.hidden_frames import sealed
 
 MISSING: Any = object()
-Layer = Callable[[Any], Any]  # what is below → what stands in its place
+Layer = Callable[[Any], Any]  # takes what lies below, returns its replacement
 
 _sites: dict[tuple[int, str], Attribute] = {}
 
@@ -25,7 +25,7 @@ _sites: dict[tuple[int, str], Attribute] = {}
 class Attribute:
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
-        self.original = vars(owner).get(name, MISSING)  # MISSING: inherited, so the way back is to delete
+        self.original = vars(owner).get(name, MISSING)  # MISSING: inherited, so undoing means deleting
         self.base = _inherited(owner, name) if self.original is MISSING else self.original
         self.layers: list[tuple[Ledger, Layer]] = []
         self.installed: Any = MISSING
@@ -41,7 +41,7 @@ class Attribute:
             _sites.pop((id(self.owner), self.name), None)
 
     def hide(self) -> None:
-        """Take our wrapper out for a while; a foreign wrapper on top keeps its place."""
+        """Take our wrapper out for a while; a foreign wrapper on top stays in place."""
         if self.installed is not MISSING and vars(self.owner).get(self.name, MISSING) is self.installed:
             self._put(self.original)
 
@@ -74,7 +74,7 @@ class Ledger:
         self._undo: list[Callable[[], Any]] = []
 
     def wrap(self, owner: Any, name: str, layer: Layer) -> None:
-        """Replace an attribute by layer(attribute) until this ledger closes; once closed it changes nothing."""
+        """Replace an attribute with `layer(attribute)` until this ledger closes; a closed ledger changes nothing."""
         if self.closed:
             return
         site = _sites.setdefault((id(owner), name), Attribute(owner, name))
@@ -83,14 +83,14 @@ class Ledger:
         site.add(self, layer)
 
     def later(self, undo: Callable[[], Any]) -> None:
-        """Remember how to take back a change that is not an attribute (a hook, a callback)."""
+        """Register the undo of a change that is not an attribute, such as a hook or a callback."""
         self._undo.append(undo)
 
     def holds(self, owner: Any, name: str) -> bool:
         return any(site.owner is owner and site.name == name for site in self._mine)
 
     def release(self, owner: Any, name: str) -> None:
-        """Take back one attribute now."""
+        """Restore one attribute now."""
         site = _sites.get((id(owner), name))
         if site is not None and site in self._mine:
             self._mine.remove(site)
@@ -113,7 +113,7 @@ class Ledger:
             site.show()
 
     def close(self) -> None:
-        """Take back everything, also when taking back one thing fails; the first failure is raised at the end."""
+        """Undo everything, even if one undo fails; the first failure is raised at the end."""
         self.closed = True
         failures: list[Exception] = []
         undo: list[Callable[[], Any]] = [*(partial(site.remove, self) for site in self._mine), *self._undo]
@@ -128,7 +128,7 @@ class Ledger:
 
 
 def _inherited(owner: Any, name: str) -> Any:
-    """The attribute as its class holds it: a staticmethod stays one. An instance inherits what it is bound to."""
+    """Return an inherited attribute: raw for a class, so that a staticmethod stays one; bound for an instance."""
     for base in owner.__mro__ if isinstance(owner, type) else ():
         if name in vars(base):
             return vars(base)[name]
@@ -136,10 +136,10 @@ def _inherited(owner: Any, name: str) -> Any:
 
 
 def _relink(old: Any, new: Any) -> None:
-    """Point whoever still holds our wrapper at what replaces it: closures, `__wrapped__`, saved originals.
+    """Redirect every holder of our wrapper to its replacement: closures, `__wrapped__`, saved originals.
 
-    What cannot be changed in place (a tuple of defaults, a bound method) is made anew and its own holders relinked.
-    No comprehension may use `old` here: up to Python 3.11 that puts it in a cell, which would be one more holder.
+    A holder that cannot be changed in place (a tuple of defaults, a bound method) is rebuilt, and its own holders are
+    relinked. No comprehension may use `old` here: up to Python 3.11 that puts it in a cell, which is one more holder.
     """
     holders = gc.get_referrers(old)
     while holders:
@@ -164,7 +164,7 @@ def _replaced(items: Iterable[Any], old: Any, new: Any) -> list[Any]:
 
 
 def _copy(holder: Any, old: Any, new: Any) -> Any:
-    """The holder with our wrapper replaced, where it cannot be changed in place."""
+    """Return a copy of the holder with our wrapper replaced, or MISSING if it can be changed in place."""
     if type(holder) is tuple:
         return tuple(_replaced(holder, old, new))
     if type(holder) is types.MethodType and holder.__func__ is old:
@@ -176,16 +176,23 @@ def _copy(holder: Any, old: Any, new: Any) -> Any:
 
 def _relink_dict(holder: dict[Any, Any], old: Any, new: Any) -> None:
     keys = [key for key, value in holder.items() if value is old]
-    owner = next((one for one in gc.get_referrers(holder) if isinstance(one, type) and _is_dict_of(holder, one)), None)
+    owner = next(
+        (
+            referrer
+            for referrer in gc.get_referrers(holder)
+            if isinstance(referrer, type) and _is_dict_of(holder, referrer)
+        ),
+        None,
+    )
     for key in keys:
         if owner is None:
             holder[key] = new
         else:
-            setattr(owner, key, new)  # a class caches its methods: writing into its dict would not be noticed
+            setattr(owner, key, new)  # a class caches its methods, so a write to its dict would go unnoticed
 
 
 def _is_dict_of(holder: dict[Any, Any], owner: type) -> bool:
-    return any(one is holder for one in gc.get_referents(owner.__dict__))
+    return any(referent is holder for referent in gc.get_referents(owner.__dict__))
 
 
 def _relink_partial(holder: Any, old: Any, new: Any) -> None:
@@ -194,9 +201,9 @@ def _relink_partial(holder: Any, old: Any, new: Any) -> None:
 
 
 def _relink_attributes(holder: Any, old: Any, new: Any) -> None:
-    """Attributes of an object, in slots or where Python keeps them before it has made a `__dict__`."""
+    """Relink attributes of an object, in slots or where Python stores them before it creates a `__dict__`."""
     slots = [name for base in type(holder).__mro__ for name in vars(base).get("__slots__", ())]
     for name in {"__wrapped__", "__defaults__", *slots, *getattr(holder, "__dict__", ())}:
         if getattr(holder, name, None) is old:
-            with suppress(AttributeError, TypeError):  # read-only: it holds us, but cannot be changed
+            with suppress(AttributeError, TypeError):  # read-only: it refers to our wrapper, but cannot be changed
                 setattr(holder, name, new)

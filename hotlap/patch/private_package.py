@@ -1,16 +1,16 @@
 """Our package inside the user's process, under a name that no program uses.
 
-The program may have a module called `hotlap`, or put one on its path later: `import hotlap` in its code is answered as
-without us. Where that finds hotlap itself, the program gets the very package that entered. Our own modules go on saying
-`from hotlap.records import …`: Python asks the `__import__` of the module that imports, where hotlap is read as NAME.
+The program may have a module called `hotlap`, or put one on its path later, so `import hotlap` in its code resolves as
+it would without us. If that finds hotlap itself, the program gets the very package that entered. Our own modules still
+say `from hotlap.records import …`: Python uses the importing module's `__import__`, and ours reads hotlap as NAME.
 
-The standard library is shared with the program, unless the program has a module of the same name: then what we imported
-is ours alone, and the program's `import statistics` finds its own.
+The standard library is shared with the program, unless the program has a module of the same name. Then the module that
+we imported is ours alone, and the program's `import statistics` finds its own.
 
-Everything that Python, warnings and logging take for a file of the import system is passed over when they look for the
-line to blame. The code of ours that stands between two frames of the program is loaded with such a file name.
+When Python, warnings and logging look for the line to attribute something to, they skip files that look like parts of
+the import system. Code of ours that runs between two frames of the program is loaded with such a file name.
 
-The boot file executes this one by its path. So nothing may be imported here but what Python has loaded by itself.
+The boot file executes this file by its path, so it may import nothing that Python has not loaded already.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME, OURS = "_hotlap_within", "hotlap"
-BORROWED = ("psutil", "pynvml")  # of others, and not of the program: nothing is left of them once we have them
+BORROWED = ("psutil", "pynvml")  # third-party modules, removed from sys.modules once we have them
 UNSEEN_ROOMS = ("patch", "loading", "runtime", "catalog", "control", "observe", "trial")
-SEEN = ("/observe/span.py", "/trial/metric.py", "/control/enable.py")  # which the program calls itself
-UNSEEN = " (importlib._bootstrap)"  # at the end of a file name; see is_internal_frame in CPython's warnings
+SEEN = ("/observe/span.py", "/trial/metric.py", "/control/enable.py")  # called by the program itself
+UNSEEN = " (importlib._bootstrap)"  # the end of such a file name; see is_internal_frame in CPython's warnings
 _external: Any = sys.modules["_frozen_importlib_external"]
 _bootstrap: Any = sys.modules["_frozen_importlib"]
 _real_import = builtins.__import__
 
 
 def enter(package: str) -> None:
-    """Begin our visit with the package in this folder, or leave nothing of it."""
+    """Begin our visit with the package in this folder; on failure, leave nothing of it behind."""
     finder = _Finder(package)
     sys.meta_path.insert(0, finder)
     try:
@@ -52,7 +52,7 @@ def enter(package: str) -> None:
 
 def _import(
     name: str,
-    globals: Mapping[str, Any] | None = None,  # noqa: A002 as Python calls it
+    globals: Mapping[str, Any] | None = None,  # noqa: A002 the name that Python uses
     locals: Mapping[str, Any] | None = None,  # noqa: A002
     fromlist: Sequence[str] | None = (),
     level: int = 0,
@@ -69,12 +69,12 @@ def _import(
     return _real_import(name, globals, locals, fromlist or (), level)
 
 
-_private: dict[str, ModuleType] = {}  # modules that are ours alone
-_shared: set[str] = set()  # names of modules that the program and we have in common
+_private: dict[str, ModuleType] = {}  # our own copies of modules
+_shared: set[str] = set()  # names of modules that we share with the program
 
 
 def _load(name: str, top: str) -> None:
-    """The module is private afterwards, unless the program may have the same one."""
+    """Load a private copy of the module, unless the program may share the one there is."""
     there = sys.modules.get(top)
     if there is None or not (top in BORROWED or _is_of_python(there)):
         with _OfPython(top):
@@ -84,7 +84,7 @@ def _load(name: str, top: str) -> None:
 _BUILTINS = {**vars(builtins), "__import__": _import}
 
 
-_codes: list[CodeType] = []  # torch's profiler keeps no code alive whose name it will ask for
+_codes: list[CodeType] = []  # kept alive because torch's profiler reads names from code objects that it does not hold
 
 
 class _Loader(_external.SourceFileLoader):  # type: ignore[misc]
@@ -123,7 +123,7 @@ class _Finder:
         return _external.FileFinder((path or [""])[0], (_Loader, [".py"])).find_spec(name)
 
     def _first(self, found: ModuleSpec | None) -> ModuleSpec | None:
-        """The program's own `hotlap` is what it is; another copy of ours is this one."""
+        """Return the program's own `hotlap` as found, or this package in place of another copy of it."""
         places = found.submodule_search_locations if found is not None else None
         boot = [os.path.join(place, "patch", "boot", "sitecustomize.py") for place in places or ()]  # noqa: PTH118
         return self._alias(OURS) if any(map(os.path.exists, boot)) else found
@@ -140,7 +140,7 @@ class _Finder:
 
 
 class _Alias:
-    """Gives a module of ours by the name that the program knows."""
+    """Provides a module of ours under the name that the program knows."""
 
     def __init__(self, real: ModuleSpec) -> None:
         self._real = real
@@ -155,7 +155,7 @@ class _Alias:
         module.__spec__ = self._spec
 
     def get_code(self, _: str) -> CodeType:
-        """For `python -m hotlap`."""
+        """Return the code to run for `python -m hotlap`."""
         loader: Any = self._real.loader
         code: CodeType = loader.get_code(self._real.name)
         return code
@@ -165,17 +165,17 @@ class _Alias:
 
 
 def _elsewhere(finder: Any, name: str, path: Any, target: Any) -> Any:
-    """What everybody else on the way to a module finds."""
-    for other in list(sys.meta_path):
-        find = getattr(other, "find_spec", None)
-        found = find(name, path, target) if other is not finder and find is not None else None
+    """Return the spec that the other finders find."""
+    for candidate in list(sys.meta_path):
+        find = getattr(candidate, "find_spec", None)
+        found = find(name, path, target) if candidate is not finder and find is not None else None
         if found is not None:
             return found
     return None
 
 
 class _OfPython:
-    """An import of the standard library: of Python's own, not of a module of the program that has the same name."""
+    """Imports a module of the standard library, not one of the program with the same name."""
 
     def __init__(self, top: str) -> None:
         self._thread, self._theirs = _thread.get_ident(), _take_out(top)
@@ -193,14 +193,14 @@ class _OfPython:
     def __exit__(self, *_: object) -> None:
         sys.meta_path.remove(self)
         new = {name.partition(".")[0] for name in set(sys.modules) - self._before}
-        alone = {one.partition(".")[0] for one in self._theirs} | new & set(BORROWED)
+        alone = {name.partition(".")[0] for name in self._theirs} | new & set(BORROWED)
         for top in (*alone, *_shadowed((new & sys.stdlib_module_names) - alone)):
             _private.update(_take_out(top))
         sys.modules.update(self._theirs)
 
 
 def _take_out(top: str) -> dict[str, ModuleType]:
-    """The modules of this name, which are imported no longer."""
+    """Remove the modules of this name from sys.modules and return them."""
     return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == top}
 
 
@@ -210,13 +210,13 @@ def _is_of_python(module: ModuleType) -> bool:
 
 
 def _of_python() -> list[str]:
-    """The folders of the standard library, as they stand on the path."""
+    """Return the folders of the standard library, as they appear on the path."""
     home = os.path.dirname(os.__file__)  # noqa: PTH120
     return [home, *(place for place in sys.path if place.startswith(home) and place.endswith("lib-dynload"))]
 
 
 def _shadowed(names: Iterable[str]) -> list[str]:
-    """Those that the program would find in a folder of its own."""
+    """Return the names that the program would find in its own folders."""
     home = os.path.dirname(os.__file__)  # noqa: PTH120
     path = sys.path[: sys.path.index(home)] if home in sys.path else sys.path
     places = [place or os.getcwd() for place in [*_folder_of_the_program(), *path]]  # noqa: PTH109
@@ -225,7 +225,7 @@ def _shadowed(names: Iterable[str]) -> list[str]:
 
 
 def _folder_of_the_program() -> list[str]:
-    """What Python is going to put in front of the path, once it gets to the program."""
+    """Return what Python will put at the front of the path when it starts the program."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return []
     words = iter(sys.orig_argv[1:])
@@ -234,7 +234,7 @@ def _folder_of_the_program() -> list[str]:
             script = os.path.realpath(word)
             return [script if os.path.isdir(script) else os.path.dirname(script)]  # noqa: PTH112, PTH120
         if word.startswith("--"):
-            next(words, None)  # only --check-hash-based-pycs goes on
+            next(words, None)  # only --check-hash-based-pycs takes a value
             continue
         letters = word[1:]
         ending = next((place for place, letter in enumerate(letters) if letter in "cmWX"), None)

@@ -1,8 +1,8 @@
-"""The root training module: the outermost module *called* that owns the optimizer's parameters.
+"""Finds the root training module: the outermost module *called* that owns the optimizer's parameters.
 
-Found without hooks: one walk over the garbage collector's objects (tens of milliseconds, once, while warming up), then
-the class of each outermost owner is watched. An owner that is never called (a LightningModule whose training_step is)
-gives way to its children.
+No hooks are used: one walk over the garbage collector's objects (tens of milliseconds, once, during warm-up) finds the
+outermost owners, whose classes are then watched. An owner that is never called, such as a LightningModule, of which
+only training_step is, gives way to its children.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Roots:
     def search(self, parameters: Iterable[Any]) -> None:
         """Watch the outermost owners of these parameters."""
         self._owned = {id(parameter) for parameter in parameters}
-        modules = [one for one in gc.get_objects() if issubclass(type(one), self._module)]
+        modules = [obj for obj in gc.get_objects() if issubclass(type(obj), self._module)]
         inner = {id(child) for module in modules for child in children_of(module)}
-        self.tops = [one for one in modules if id(one) not in inner and self._owns(one)]
+        self.tops = [module for module in modules if id(module) not in inner and self._owns(module)]
         for top in self.tops:
             self._watch(top)
 
@@ -40,10 +40,10 @@ class Roots:
         self._called.add(id(module))
 
     def settle(self) -> None:
-        """After a step: keep the owners that were called, go one level down from those that were not."""
+        """After a step, keep the owners that were called and replace the others with their children."""
         if self.settled:
             return
-        uncalled = [one for key, one in self._watched.items() if key not in self._called]
+        uncalled = [module for key, module in self._watched.items() if key not in self._called]
         for module in uncalled:
             self._replace(module)
         self._depth += 1
@@ -74,9 +74,9 @@ class Roots:
         return bool(self._called)
 
     @property
-    def called_ones(self) -> list[Any]:
-        """The modules watched that were called."""
-        return [one for key, one in self._watched.items() if key in self._called]
+    def called_modules(self) -> list[Any]:
+        """The watched modules that were called."""
+        return [module for key, module in self._watched.items() if key in self._called]
 
 
 def children_of(module: Any) -> list[Any]:

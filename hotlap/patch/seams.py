@@ -1,9 +1,9 @@
-"""The moments of a training program that others subscribe to. Only this room patches torch; entries never do.
+"""The calls of a training program that others can subscribe to. Only this package patches torch; entries never do.
 
-A seam is a pair of subscriber lists around a call. Subscribers are guarded: one that fails is dropped, the call goes
-on. Besides, a seam can write each call on a *tape*: two entries of (kind, time, thread, note), read later. In a step of
-some milliseconds what we add costs several times what it costs in a tight loop; an entry on the tape is the least.
-And a seam can be *brief* for some steps, which costs next to nothing.
+A seam is a pair of subscriber lists around a call. Subscribers are guarded: one that fails is dropped, and the call
+goes on. A seam can also write each call to a *tape*: two entries of (kind, time, thread, note), read later. In a step
+of a few milliseconds, what we add costs several times what it costs in a tight loop; a tape entry costs least. A seam
+can also be *brief* for some steps, which costs next to nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Append = Callable[[Entry], None]
 
 
 class Seam:
-    """before(*what) and after(*what, outcome) of one kind of call. The outcome of a failed call is None."""
+    """Calls `before(*what)` and `after(*what, outcome)` around one kind of call; a failed call has outcome None."""
 
     __slots__ = (
         "_after",
@@ -53,20 +53,20 @@ class Seam:
 
     def __init__(self, name: str, guard: Guard) -> None:
         self.name = name
-        self.instead: Callable[..., Any] | None = None  # stands in for the call: instead(wrapped, *what)
+        self.instead: Callable[..., Any] | None = None  # replaces the call: instead(wrapped, *what)
         self._stand_ins: list[Callable[..., Any]] = []
         self._guard = guard
         self._before: list[Subscriber] = []
         self._after: list[Subscriber] = []
-        self.attended = False  # has subscribers or a stand-in, so the short way will not do
+        self.attended = False  # has subscribers or a stand-in, so the short path will not do
         self.tape: Append | None = None
         self.enter = self.leave = 0
-        self.brief = False  # for now, details are left out: the call itself and at most one entry …
+        self.brief = False  # no details for now: the call itself and at most one entry …
         self.glance = 0  # … of this kind, with the note
-        self.note: Callable[..., Any] | None = None  # of what is about to happen, for the tape
-        self.result: Callable[..., Any] | None = None  # of what came out of it
-        self.follow_up: Callable[[], None] | None = None  # once an optimizer's step is on the tape …
-        self.countdown = 0  # … and this many more before it
+        self.note: Callable[..., Any] | None = None  # makes the note before the call, for the tape
+        self.result: Callable[..., Any] | None = None  # makes the note after it
+        self.follow_up: Callable[[], None] | None = None  # called once an optimizer's step is on the tape …
+        self.countdown = 0  # … after this many more
 
     def write_to(
         self,
@@ -76,9 +76,9 @@ class Seam:
         note: Callable[..., Any] | None = None,
         result: Callable[..., Any] | None = None,
     ) -> None:
-        """Write each call on a tape, with note(instance, args, kwargs) and result(instance, outcome).
+        """Write each call to a tape, with `note(instance, args, kwargs)` and `result(instance, outcome)`.
 
-        Without a note function the way in carries the instance's id.
+        Without a note function the first entry carries the instance's id.
         """
         self.tape, self.enter, self.leave, self.note, self.result = tape, enter, leave, note, result
 
@@ -90,28 +90,28 @@ class Seam:
             self._after.append(after)
 
     def unsubscribe(self, *subscribers: Callable[..., Any]) -> None:
-        self._before = [one for one in self._before if one not in subscribers]
-        self._after = [one for one in self._after if one not in subscribers]
-        self._stand_ins = [one for one in self._stand_ins if one not in subscribers]
+        self._before = [subscriber for subscriber in self._before if subscriber not in subscribers]
+        self._after = [subscriber for subscriber in self._after if subscriber not in subscribers]
+        self._stand_ins = [stand_in for stand_in in self._stand_ins if stand_in not in subscribers]
         self.instead = _chained(self._stand_ins)
         self.attended = bool(self._before or self._after or self.instead)
 
     def stand_in(self, instead: Callable[..., Any]) -> None:
-        """instead(wrapped, instance, args, kwargs) is called in place of the call itself, and may make it.
+        """Run `instead(wrapped, instance, args, kwargs)` in place of the call, which it may make itself.
 
-        Several stand around each other: what came last is called first, and its `wrapped` is the one before.
+        Several of them nest: the last added is called first, and its `wrapped` is the one before.
         """
         self._stand_ins.append(instead)
         self.instead, self.attended = _chained(self._stand_ins), True
 
     def fall_silent(self) -> None:
-        """The call itself and nothing else, from now on; subscribers are kept alive."""
+        """From now on make only the call itself; subscribers are kept alive but no longer called."""
         never_free((self._before, self._after, self._stand_ins, self.instead))
         self._before, self._after, self._stand_ins = [], [], []
         self.instead, self.tape, self.attended = None, None, False
 
     def around(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call with all that is asked for around it. Kept in one function: see the cost of a call above."""
+        """Make the call with subscribers, tape and stand-in, in one function because calls cost time (see above)."""
         if self._before:
             self.before(instance, args, kwargs)
         if self.tape is not None:
@@ -161,8 +161,8 @@ class Seam:
                 self._drop(subscriber, error)
 
     def _drop(self, subscriber: Subscriber, error: Exception) -> None:
-        self._before = [one for one in self._before if one is not subscriber]
-        self._after = [one for one in self._after if one is not subscriber]
+        self._before = [candidate for candidate in self._before if candidate is not subscriber]
+        self._after = [candidate for candidate in self._after if candidate is not subscriber]
         name = getattr(subscriber, "__qualname__", repr(subscriber))
         self._guard.failed(f"{name} at the seam '{self.name}'", error)
 
@@ -175,13 +175,15 @@ def _chained(stand_ins: list[Callable[..., Any]]) -> Callable[..., Any] | None:
     assert within is not None
 
     def instead(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return outermost(lambda *a, **k: within(wrapped, instance, a, k), instance, args, kwargs)
+        return outermost(
+            lambda *positional, **named: within(wrapped, instance, positional, named), instance, args, kwargs
+        )
 
     return instead
 
 
 class Seams:
-    """All seams of one process, opened on the torch that was imported."""
+    """All seams of one process, on the torch that it imported."""
 
     def __init__(self, torch: Any, guard: Guard) -> None:
         self.torch, self.guard = torch, guard
@@ -197,11 +199,11 @@ class Seams:
         self.scaled_step = Seam("scaler stepped", guard)
         self.copying = Seam("tensor copied", guard)
         self.syncing = Seam("host waits for device", guard)
-        self.roots: set[int] = set()  # ids of the modules whose calls count
-        self.when_silent: list[Callable[[], None]] = []  # called in a forked child that must not take anything back
+        self.roots: set[int] = set()  # ids of the modules whose calls are seen
+        self.when_silent: list[Callable[[], None]] = []  # called in a forked child that must not undo anything
 
     def open(self) -> None:
-        """The seams that cost a call per step. The others open when someone needs them."""
+        """Open the seams that cost a call per step; the others open when needed."""
         torch = self.torch
         loader = torch.utils.data.DataLoader
         self._around_method(loader, "__init__", self.loader_made)
@@ -221,8 +223,8 @@ class Seams:
         self.ledger.close()
 
     def leave_in_child(self) -> None:
-        """In a process forked from ours. Where that one uses CUDA nothing may be taken back here: what lies on a device
-        would be freed, which ends the process. There all of it stays as it is, and does nothing.
+        """Close the seams in a forked child. If the parent uses CUDA, nothing may be undone: that would free memory on
+        a device, which ends the process. Then everything stays in place and does nothing.
         """
         if not self.torch.cuda._is_in_bad_fork():
             self.close()
@@ -235,7 +237,7 @@ class Seams:
             mark()
 
     def watch_fetches_of(self, iterator: type) -> None:
-        """Open the seam 'batch fetched' on an iterator over a DataLoader that has a __next__ of its own."""
+        """Open the seam 'batch fetched' on a DataLoader iterator that defines its own __next__."""
         if not self.ledger.holds(iterator, "__next__"):
             self._around_each_step(iterator, "__next__", self.fetching)
 
@@ -245,14 +247,14 @@ class Seams:
 
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
-            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 it stands in for one
+            def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 it replaces one
                 try:
                     if id(self) not in roots or (seam.brief and self.training and not seam.attended):
                         return original(self, *args, **kwargs)
                     tape = seam.tape
                     if tape is None or seam.attended or not self.training:
                         return seam.around(original.__get__(self), self, args, kwargs)
-                    tape((seam.enter, perf_counter_ns(), get_ident(), None))  # the short way of a training step
+                    tape((seam.enter, perf_counter_ns(), get_ident(), None))  # the short path of a training step
                     try:
                         return original(self, *args, **kwargs)
                     finally:
@@ -306,7 +308,7 @@ class Seams:
         self.ledger.wrap(owner, name, layer)
 
     def _around_each_step(self, owner: Any, name: str, seam: Seam) -> None:
-        """As _around_function, for what every step calls: with a short way to the tape."""
+        """Wrap like _around_function, with a short path to the tape for what every step calls."""
 
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
@@ -346,7 +348,7 @@ class Seams:
 class StepHooks:
     """Torch's global optimizer hooks. Torch iterates over them during a step and fails if one is removed meanwhile.
 
-    So a step under way keeps ours, inert: the next pre-hook moves our post-hook to the end, where it may remove both.
+    So during a step ours stay, inert: the next pre-hook moves our post-hook to the end, where it may remove both.
     """
 
     __slots__ = ("__weakref__", "_around_step", "_closed", "_guard", "_handles", "_seam")
@@ -377,7 +379,7 @@ class StepHooks:
             if seam.tape is not None:
                 seam.tape((seam.enter, perf_counter_ns(), get_ident(), id(optimizer)))
         if self._closed:
-            self._guard.run("leaving the optimizer's hooks", self._make_last)
+            self._guard.run("removing the optimizer hooks", self._make_last)
 
     @unseen
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -396,16 +398,16 @@ class StepHooks:
             if seam.attended:
                 seam.after(optimizer, None)
         if self._closed:
-            self._guard.run("leaving the optimizer's hooks", self._remove_if_last)
+            self._guard.run("removing the optimizer hooks", self._remove_if_last)
 
     def _make_last(self) -> None:
-        """Called before the step, while nobody iterates over the post-hooks."""
+        """Move our post-hook to the end; called before the step, while nothing iterates over the post-hooks."""
         if self._steps_under_way() == 1:
             post = self._handles[1]
             post.hooks_dict_ref().move_to_end(post.id)
 
     def _remove_if_last(self) -> None:
-        """Called after the step, while nobody iterates over the pre-hooks, and of the post-hooks none is left."""
+        """Remove our hooks after a step, when nothing iterates over the pre-hooks and no post-hook is left to run."""
         post = self._handles[1]
         if self._steps_under_way() == 1 and next(reversed(post.hooks_dict_ref()), None) == post.id:
             self._remove()
@@ -415,7 +417,7 @@ class StepHooks:
             handle.remove()
 
     def _steps_under_way(self) -> int:
-        """On all threads; a walk over their stacks, so only asked once we are to go."""
+        """Count the steps under way on all threads, by walking their stacks; so only called when we are leaving."""
         found = 0
         for frame in sys._current_frames().values():
             below: FrameType | None = frame
@@ -426,4 +428,4 @@ class StepHooks:
 
 
 def _no_step() -> None:
-    """For profile_hook_step to wrap."""
+    """Does nothing; profile_hook_step wraps it."""

@@ -1,4 +1,4 @@
-"""Errors that a signal handler of the program raises, while code of ours happens to run."""
+"""Recognises errors that a signal handler of the program raises while our code happens to run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 
 def raised_by_signal(error: BaseException) -> bool:
-    """Whether a handler of the program's raised it, which says nothing of what was interrupted."""
+    """Return whether a signal handler raised the error, which then says nothing about the code it interrupted."""
     codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def is_in_handler() -> bool:
-    """Whether a handler of the program's is what runs now."""
+    """Return whether a signal handler of the program is running now."""
     codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_stack(sys._getframe()))
 

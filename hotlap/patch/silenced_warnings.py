@@ -1,4 +1,4 @@
-"""Calls of ours that torch or Python warns of, which the user has nothing to do with."""
+"""Silences warnings about our own calls, which are no concern of the user."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any, cast
 
 @contextmanager
 def unwarned(torch: Any, message: str) -> Iterator[None]:
-    """Without a warning of torch's that this pattern matches. Torch, which says some things once only, must not think
-    that it has said this.
+    """Suppress torch warnings that match the pattern.
+
+    Torch gives some warnings only once, and must not think that it has given this one.
     """
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
@@ -25,10 +26,10 @@ def unwarned(torch: Any, message: str) -> Iterator[None]:
 
 @contextmanager
 def python_unwarned(message: str = "") -> Iterator[None]:
-    """Without a warning that this pattern matches. The program would see it as before: nothing is noted of this one.
+    """Suppress warnings that match the pattern, without marking them as shown to the program.
 
-    Not by warnings.catch_warnings, which makes Python forget what it has warned of and warn of it again: the filter
-    goes straight into the list.
+    The filter goes straight into the list: warnings.catch_warnings would make Python forget which warnings it has
+    shown, and show them again.
     """
     filters = cast("list[Any]", warnings.filters)
     ours = ("ignore", re.compile(message), Warning, None, 0)
@@ -36,4 +37,4 @@ def python_unwarned(message: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        filters[:] = [one for one in filters if one is not ours]
+        filters[:] = [entry for entry in filters if entry is not ours]

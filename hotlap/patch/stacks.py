@@ -1,4 +1,4 @@
-"""No frame of ours where the program walks its stack or a traceback."""
+"""Hides our frames when the program walks its stack or a traceback."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hotlap.patch.ledger import Ledger
 
 
 def hide_from_stacks(ledger: Ledger) -> None:
-    """traceback.print_stack, logging with stack_info and torch's anomaly mode walk the stack by the first of these,
-    `inspect.stack` by the second; a traceback is walked by the others, and has our frames where a signal handler of the
-    program raises while code of ours happens to run.
+    """Hide our frames from the functions that walk stacks and tracebacks.
+
+    traceback.print_stack, logging with stack_info and torch's anomaly mode use the first, `inspect.stack` the second.
+    The others walk a traceback, which has our frames if a signal handler of the program raises while our code runs.
     """
     ledger.wrap(traceback, "walk_stack", _walking_stack)
     ledger.wrap(inspect, "getouterframes", _outer_frames)
@@ -27,7 +28,7 @@ def hide_from_stacks(ledger: Ledger) -> None:
 
 def _walking_stack(original: Callable[..., Any]) -> Callable[..., Any]:
     def walk_stack(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
-        skip = frame is None  # the original finds who asked by counting frames, of which this is one more
+        skip = frame is None  # the original finds its caller by counting frames, and this adds one
         for found, line in original(frame):
             if skip and not is_ours(found.f_code):
                 skip = False
@@ -39,7 +40,7 @@ def _walking_stack(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _outer_frames(original: Callable[..., Any]) -> Callable[..., Any]:
     def getouterframes(frame: FrameType, *args: Any, **kwargs: Any) -> list[Any]:
-        return [one for one in original(frame, *args, **kwargs) if not is_ours(one.frame.f_code)]
+        return [record for record in original(frame, *args, **kwargs) if not is_ours(record.frame.f_code)]
 
     return getouterframes
 
@@ -54,14 +55,14 @@ def _walking_traceback(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _positions(trace: TracebackType | None) -> Iterator[bool]:
-    """Of each entry of a traceback, whether it is the program's."""
+    """Yield for each entry of a traceback whether it is the program's."""
     while trace is not None:
         yield not is_ours(trace.tb_frame.f_code)
         trace = trace.tb_next
 
 
 def hide_when_shown(ledger: Ledger) -> None:
-    """On Python 3.10 an error that ends the program is shown without our frames, if one that it catches is not."""
+    """On Python 3.10, show an error that ends the program without our frames; see hidden_frames.py."""
     if sys.version_info >= (3, 11):
         return
     show = sys.excepthook

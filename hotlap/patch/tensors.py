@@ -1,8 +1,8 @@
-"""The seams on tensors: host-to-device copies and host syncs. They cost a call per use, so they open for a window only.
+"""The seams on tensors: host-to-device copies and host syncs. They cost a call per use, so they open only for a window.
 
-A tensor's methods are called far more often than anything else we stand around: what does not concern us is passed on
-at once. Most are written in C, and warn of the line that calls them, so the call is made at the program's line.
-Entries on the tape carry what seam.result(kind, frame, tensor, args, kwargs, outcome) makes of the call.
+A tensor's methods are called far more often than anything else we wrap, so calls that do not concern us pass through at
+once. Most are written in C, and their warnings name the calling line, so the call is made from the program's line.
+Tape entries carry the result of `seam.result(kind, frame, tensor, args, kwargs, outcome)`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ IN, OUT = "in", "out"  # host to device, device to host
 
 
 def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
-    """Open both tensor seams; closing the ledger that is returned closes them."""
+    """Open both tensor seams; closing the returned ledger closes them."""
     torch, ledger, functions = seams.torch, Ledger(), Ledger()
     method = _method_on_cuda if on_cuda else _method_on_host(_host_files(torch))
     for name, kind in SYNC_METHODS.items():
@@ -68,7 +68,7 @@ def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
 
 
 def _reading_host_counts(torch: Any) -> Layer:
-    """An optimizer reads a host-side step count per parameter tensor; that many calls of our item() would show."""
+    """Bypass our item() for an optimizer's host-side step counts: one call per parameter tensor would show."""
     tensor, item = torch.Tensor, torch._C.TensorBase.item
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,7 +86,7 @@ def _reading_host_counts(torch: Any) -> Layer:
 
 
 def open_indexing(seams: Seams) -> Ledger:
-    """Indexing by a mask syncs too, but indexing is too common to stand around while timing."""
+    """Open the seam on indexing: a mask syncs too, but indexing is too common to wrap while timing."""
     ledger = Ledger()
     ledger.wrap(seams.torch.Tensor, "__getitem__", _masked(seams.syncing, seams.torch))
     keep_out(ledger)
@@ -94,13 +94,13 @@ def open_indexing(seams: Seams) -> Ledger:
 
 
 def _host_files(torch: Any) -> frozenset[str]:
-    """Torch's own bookkeeping on host tensors, which stays on the host whatever the device of the model."""
+    """Return torch's files that do bookkeeping on host tensors, whatever the device of the model."""
     root = Path(torch.__file__).parent
     return frozenset(str(path) for room in ("optim", "utils/data") for path in (root / room).rglob("*.py"))
 
 
 def _through(seam: Seam, kind: str, frame: FrameType, tensor: Any, make: Make, args: Any, kwargs: Any) -> Any:
-    """The call itself, with what is asked for around it."""
+    """Make the call with the subscribers and the tape around it."""
     if seam.attended:
         seam.before(kind, tensor)
     tape = seam.tape
@@ -185,14 +185,14 @@ def _function(seam: Seam, kind: str) -> Layer:
 
 
 def _masked(seam: Seam, torch: Any) -> Layer:
-    """Indexing by a boolean mask must learn its count from the device."""
+    """Wrap indexing by a boolean mask, which must read its count from the device."""
     tensor, boolean = torch.Tensor, torch.bool
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         make = from_line(original)
 
         @functools.wraps(original)
-        def __getitem__(self: Any, index: Any) -> Any:  # noqa: N807 it stands in for one
+        def __getitem__(self: Any, index: Any) -> Any:  # noqa: N807 it replaces one
             try:
                 if type(index) is not tensor or index.dtype is not boolean or not self.is_cuda:
                     return make(_getframe(1), (self, index), {})
@@ -229,7 +229,7 @@ def _copy(seams: Seams, name: str) -> Layer:
 
 
 def direction_of(name: str, tensor: Any, args: Any, kwargs: Any) -> str | None:
-    """Where Tensor.to, .cuda or .copy_ copies; None when it stays on its side."""
+    """Return which way Tensor.to, .cuda or .copy_ copies, or None if it stays on its side."""
     if name == "copy_":
         source = args[0] if args else kwargs.get("src")
         there, here = tensor.is_cuda, getattr(source, "is_cuda", None)

@@ -1,6 +1,6 @@
-"""What hotlap says inside a process goes to the stderr that it was started with, and nowhere else.
+"""Prints hotlap's lines inside a process: only to the stderr that hotlap was started with.
 
-A program may read the output of a process that it starts: there nothing of ours may be.
+A program may read the output of a process that it starts, which must contain nothing of ours.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import sys
 from hotlap.records.visible import visible
 
 STDERR = 2
-_ours: tuple[int, ...] = ()  # where the command's stderr led when hotlap was started
+_ours: tuple[int, ...] = ()  # the device and inode of the command's stderr when hotlap was started
 
 
 def ears() -> tuple[int, ...]:
-    """Where stderr of this process leads."""
+    """Return the device and inode of this process's stderr, or nothing if it is closed."""
     try:
         found = os.fstat(STDERR)
     except OSError:
@@ -29,13 +29,13 @@ def speak_to(ours: tuple[int, ...]) -> None:
 
 
 def _is_bar_drawn() -> bool:
-    """Whether a progress bar of tqdm waits at the end of its line, on which nothing of ours may begin."""
+    """Return whether a tqdm progress bar occupies the current line, so that ours must start on a new one."""
     bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", ())
     return any(not getattr(bar, "disable", True) for bar in list(bars))
 
 
 def say(*lines: str) -> None:
-    """To the stream itself: what a program has put in place of sys.stderr is its own. A notebook has no other."""
+    """Write to the stream itself, not to the program's own sys.stderr, which is used only in a notebook."""
     if _ours and ears() != _ours:
         return
     text = "\n" * _is_bar_drawn() + "".join(f"hotlap: {visible(line)}\n" for line in lines)

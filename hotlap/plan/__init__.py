@@ -1,1 +1,1 @@
-"""From what the user asks to what is applied: order, conflicts, risk policy."""
+"""Turns what the user requests into what is applied: order, conflicts, risk policy."""

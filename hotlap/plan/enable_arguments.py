@@ -1,4 +1,4 @@
-"""What hotlap.enable(…) means: the words of `hotlap run`, without a command that a plan could be proven for."""
+"""Interprets the arguments of hotlap.enable(…) like the options of `hotlap run`; no plan can be proven here."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def named(
 
 
 def is_automatic(plan: str | EllipsisType | None) -> bool:
-    """All that a risk allows, which nobody has proven to help here."""
+    """Return whether the plan is all that a risk allows, which nobody has proven to help here."""
     return plan is ... or plan in choose.WORDS
 
 
 def _risk(text: str | None) -> Risk | None:
-    known = [risk.value for risk in choose.RISKS]
+    known = choose.RISKS
     if text is not None and text not in known:
-        raise UnknownOptimization(f"no risk is called {text!r}; there are {', '.join(known)}")
+        raise UnknownOptimization(f"there is no risk {text!r}; choose one of {', '.join(known)}")
     return None if text is None else Risk(text)
 
 
 def _base(plan: str | EllipsisType | None, risk: Risk | None) -> Plan:
     if plan is None and risk is not None:
-        raise UnknownOptimization("plan=None applies nothing but with_, so no risk goes with it; leave one of them out")
+        raise UnknownOptimization("plan=None applies only what with_ names, so it takes no risk; remove one of them")
     if plan is None:
         return choose.NOTHING
     if is_automatic(plan):

@@ -1,4 +1,4 @@
-"""What runs of a command have decided: the next one begins with it. It names no more than the risk allows."""
+"""Remembers what runs of a command have decided, so that the next begins with it; never more than the risk allows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hotlap.version import __version__
 
 
 def place(home: Path, command: Sequence[str], choices: Sequence[Choice]) -> Path:
-    """Beside the plan that a tune has proven; one for each set of what may be tried."""
+    """Return the file for these choices, beside the proven plan of the command."""
     plan = saved_plan.place(home.resolve(), command)
     names = "\0".join(f"{choice.name}={choice.value} {choice.asked}" for choice in choices)
     return plan.with_name(f"{plan.stem}-{hashlib.sha256(names.encode()).hexdigest()[:8]}.json")
 
 
 def recall(file: Path, source: str) -> RememberedDecisions | None:
-    """None where there is nothing, or nothing that can be read, or it was decided for another source."""
+    """Return the decisions in a file, or None if it is missing, unreadable, or from other source code or hotlap."""
     with suppress(OSError, HotlapError, UnicodeDecodeError):
         if file.is_file() and not file.is_symlink():
             found = from_json(RememberedDecisions, file.read_text(encoding="utf-8"), str(file))

@@ -1,4 +1,4 @@
-"""What an optimisation that was asked for by name needs, as far as it can be known before the command starts."""
+"""Refuses requested optimizations whose needs are visibly unmet before the command starts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hotlap.catalog import entries
 from hotlap.errors import NoDevice
 from hotlap.records.plan import Choice
 
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, the same under WSL, AMD
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # NVIDIA, NVIDIA under WSL, AMD
 NONE_VISIBLE = ("", "-1")
 
 
 def refuse_unmet(choices: Iterable[Choice], environ: Mapping[str, str]) -> None:
-    """Of what was named by --with: what a plan brings along says for itself that it has no effect here."""
+    """Refuse choices of --with that need a GPU where there is none; those of a plan report no effect by themselves."""
     demanding = [choice.name for choice in choices if entries()[choice.name].device == "cuda"]
     if demanding and not may_have_gpu(environ):
         needs = "need" if len(demanding) > 1 else "needs"
-        raise NoDevice(f"{' and '.join(demanding)} {needs} a GPU, and this machine shows none; leave it out of --with")
+        raise NoDevice(f"{' and '.join(demanding)} {needs} a GPU, and none is visible here; remove it from --with")
 
 
 def may_have_gpu(environ: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""The proven plan of a command: where it is kept, whether it is the user's own, and whether it still holds."""
+"""Locates the proven plan of a command, and checks that it is the user's own and still holds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MACHINE_ID = Path("/etc/machine-id")
 
 
 def place(home: Path, command: Sequence[str]) -> Path:
-    """Where the plan of a command is kept, as it is run from the current directory."""
+    """Return the file for the plan of a command; it depends on the current directory too."""
     key = _digest("\0".join((private.current_folder(), *command)).encode(errors="surrogateescape"))
     return home / "plans" / f"{key[:16]}.json"
 
 
 def origin() -> Origin:
-    """Of what is proven here and now."""
+    """Return who proves a plan, where, when, and with which hotlap."""
     return Origin(
         uid=os.getuid(),
         user=_user(),
@@ -41,12 +41,12 @@ def origin() -> Origin:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container may run under a number that has no name
+    except (OSError, KeyError):  # a container may run under a uid that has no name
         return str(os.getuid())
 
 
 def machine() -> str:
-    """A hash: the id itself is nobody's business, and a plan may be passed on."""
+    """Return a hash of the machine's id; the id itself stays private, as plans may be shared."""
     own = b""
     with suppress(OSError):
         own = MACHINE_ID.read_bytes().strip()
@@ -54,19 +54,19 @@ def machine() -> str:
 
 
 def source_hash(command: Sequence[str]) -> str:
-    """Of the Python files beside and below the command's script; of the current folder for `python -m`."""
+    """Hash the Python files beside and below the command's script, or in the current folder for `python -m`."""
     digest = hashlib.sha256()
     root = _root(command)
     for path in sorted(_sources(root)):
         with suppress(OSError):  # a dangling link, or a file we may not read
-            if stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-                said = f"{path.relative_to(root)} {_digest(path.read_bytes())}\n"
-                digest.update(said.encode(errors="surrogateescape"))
+            if stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
+                line = f"{path.relative_to(root)} {_digest(path.read_bytes())}\n"
+                digest.update(line.encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 
 def difference(plan: Plan, command: Sequence[str]) -> str | None:
-    """What is known before the command starts to differ from what a signed plan was proven for."""
+    """Name the first respect in which this run differs from what a signed plan was proven for, or return None."""
     proven, by = plan.proven, plan.origin
     if proven is None or by is None:
         return None

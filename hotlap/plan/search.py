@@ -1,4 +1,4 @@
-"""Which value of an entry to try next: all of a handful, a sampler's choice of more."""
+"""Picks the values of an entry to try: all of a handful, or of more those that a sampler picks."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 HANDFUL = 5
-LOOKS = 6  # at values, where there are more than a handful
-SLOW, ENOUGH_SLOW = 0.95, 2  # after so many values in a row that make it so slow the rest of a handful is left out
-SEED = 0  # the same measurements lead to the same choices: a tune that goes on must not turn elsewhere
+LOOKS = 6  # values to try, where there are more than a handful
+SLOW, ENOUGH_SLOW = 0.95, 2  # after this many values in a row below this speed, the rest of a handful is skipped
+SEED = 0  # the same measurements lead to the same choices, so a resumed tune takes the same path
 
 Value = str | None
 
 
 class Search(Protocol):
     def values(self) -> Iterator[Value]:
-        """The next value, as long as another is worth a look."""
+        """Yield the next value to try, as long as one is worth it."""
         ...
 
     def tell(self, value: Value, speed: float) -> None:
-        """What became of the last one; 0 where it failed."""
+        """Record the speed of the value tried last; 0 if it failed."""
         ...
 
-    left_out: tuple[Value, ...]  # not worth a look after what the others showed
+    left_out: tuple[Value, ...]  # not worth trying, given how others did
 
 
 def search(values: Sequence[Value]) -> Search:
@@ -37,20 +37,20 @@ def search(values: Sequence[Value]) -> Search:
 
 
 def says_thinned(values: Sequence[Value]) -> str | None:
-    """What to say where a sampler would have been of use."""
+    """Return a line for the user if only a sample of the values is tried because optuna is missing."""
     if len(values) > HANDFUL and isinstance(search(values), EachOne):
-        return f"of its {len(values)} values {HANDFUL} were tried; to search all: pip install 'hotlap[tune]'"
+        return f"{HANDFUL} of its {len(values)} values were tried; to search them all: pip install 'hotlap[tune]'"
     return None
 
 
 def thinned(values: Sequence[Value]) -> list[Value]:
-    """A handful, evenly spread, the first and the last among them."""
+    """Return a handful of the values, evenly spread, with the first and the last among them."""
     last = len(values) - 1
     return [values[round(index * last / (HANDFUL - 1))] for index in range(HANDFUL)]
 
 
 class EachOne:
-    """In their order, the mildest first: where two in a row only cost, a third costs more."""
+    """Tries the values in order, the mildest first, and stops after two slow ones in a row."""
 
     def __init__(self, values: Sequence[Value]) -> None:
         self._values = list(values)
@@ -69,13 +69,13 @@ class EachOne:
 
 
 class TpeSearch:
-    """Optuna's tree-structured Parzen estimator over the values in their order."""
+    """Searches with Optuna's tree-structured Parzen estimator over the index of the values."""
 
     def __init__(self, values: Sequence[Value], optuna: Any) -> None:
         self._values = list(values)
-        self._told: dict[Value, float] = {}
+        self._speeds: dict[Value, float] = {}
         self.left_out: tuple[Value, ...] = ()
-        self._asked: Any = None
+        self._trial: Any = None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -83,16 +83,16 @@ class TpeSearch:
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
 
     def values(self) -> Iterator[Value]:
-        for _ in range(4 * LOOKS):  # it may come back to values that are known
-            if len(self._told) >= LOOKS:
+        for _ in range(4 * LOOKS):  # the sampler may return to known values
+            if len(self._speeds) >= LOOKS:
                 return
-            self._asked = self._study.ask()
-            value = self._values[self._asked.suggest_int("index", 0, len(self._values) - 1)]
-            if value in self._told:
-                self._study.tell(self._asked, self._told[value])
+            self._trial = self._study.ask()
+            value = self._values[self._trial.suggest_int("index", 0, len(self._values) - 1)]
+            if value in self._speeds:
+                self._study.tell(self._trial, self._speeds[value])
             else:
                 yield value
 
     def tell(self, value: Value, speed: float) -> None:
-        self._told[value] = speed
-        self._study.tell(self._asked, speed)
+        self._speeds[value] = speed
+        self._study.tell(self._trial, speed)

@@ -1,7 +1,7 @@
-"""A plan that a tune of this user has proven is signed; whoever writes a file by hand cannot say so.
+"""Signs the plans that this user's tunes have proven, so that a file written by hand cannot claim to be one.
 
-The key is a random number in the user's state folder that nobody else can read. It is never looked for where runs are
-kept, which the user may have put into a repository.
+The key is a random number in the user's state folder that nobody else can read. It is never looked up in the folder
+of the runs, which the user may have put into a repository.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MARK, MOST_MARK = "mine.txt", 100
 
 
 def signed(plan: Plan, folder: Path) -> Plan:
-    """`folder` is that of the key, which is made where there is none, or none that is still secret."""
+    """Sign a plan with the key in `folder`; a new key is made if there is none that is still secret."""
     key = existing(folder) or _made(folder)
     fields = json.loads(to_json(plan))
     return replace(plan, signature=_signature(fields, key))
 
 
 def is_signed(fields: Mapping[str, Any], folder: Path) -> bool:
-    """Whether the fields of a file are, every one of them, what was signed here."""
+    """Return whether the fields of a file, every one of them, are what was signed here."""
     key, claimed = existing(folder), fields.get(SIGNATURE)
     if key is None or not isinstance(claimed, str):
         return False
@@ -43,7 +43,7 @@ def is_signed(fields: Mapping[str, Any], folder: Path) -> bool:
 
 
 def existing(folder: Path) -> bytes | None:
-    """None where there is no key, or one that others could have read or written."""
+    """Return the key, or None if it is missing or others could have read or written it."""
     path = folder / NAME
     try:
         private.refuse_what_others_can_change(path)
@@ -56,13 +56,13 @@ def existing(folder: Path) -> bytes | None:
 
 
 def _made(folder: Path) -> bytes:
-    """In place of whatever is there. Of two processes that make one at once, both go on with the same."""
+    """Make a key in place of whatever is there; processes that do so at once end up with the same key."""
     private.make_folder(folder)
     draft = folder / f"{NAME}-{os.getpid()}"
     private.write(draft, secrets.token_bytes(SIZE))
     try:
         os.link(draft, folder / NAME)
-    except OSError:  # there is one, or the file system knows no second name
+    except OSError:  # there is a key already, or the file system has no hard links
         if existing(folder) is None:
             draft.replace(folder / NAME)
     finally:
@@ -70,12 +70,12 @@ def _made(folder: Path) -> bytes:
     private.refuse_what_others_can_change(folder / NAME)
     key = existing(folder)
     if key is None:
-        raise private.Unfit(f"{folder / NAME} cannot be kept from others")
+        raise private.Unfit(f"{folder / NAME} cannot be kept private")
     return key
 
 
 def mark(run: Path, folder: Path) -> None:
-    """Says that the run folder was made by a tune of this user: what it holds may become a signed plan."""
+    """Mark a run folder as made by this user's tune, so that its plan may be signed later."""
     key = existing(folder) or _made(folder)
     private.write_text(run / MARK, _marking(run, key))
 
@@ -85,9 +85,9 @@ def refuse_unmarked(run: Path, folder: Path) -> None:
     if key is None and folder.exists():
         private.refuse_what_others_can_change(folder)
     if key is None or not os.path.lexists(run / MARK):
-        raise private.Unfit(f"{run} was not begun by a tune of yours")
+        raise private.Unfit(f"{run} was not started by your own hotlap tune")
     if not hmac.compare_digest(private.read(run / MARK, MOST_MARK), _marking(run, key).encode()):
-        raise private.Unfit(f"{run} was begun by somebody else, or somewhere else")
+        raise private.Unfit(f"{run} was started by somebody else, or somewhere else")
 
 
 def _marking(run: Path, key: bytes) -> str:

@@ -1,1 +1,1 @@
-"""Commands as processes: how they are started, waited for, limited, and ended with all that they started."""
+"""Commands as processes: how they are started, waited for, limited, and ended with their whole process tree."""

@@ -1,4 +1,4 @@
-"""Waits for a command, looks at it now and then, and ends it with all that it started."""
+"""Waits for a command, polls it, and ends it with its whole process tree."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import psutil
 
 from hotlap.process import tree
 
-POLL = 0.1  # seconds between looks
+POLL = 0.1  # seconds between polls
 
 
 class Attendant:
     def __init__(self, child: subprocess.Popen[Any], poll: float = POLL) -> None:
         self.child, self._poll = child, poll
-        self.family: list[psutil.Process] = []  # as seen last: who left the group meanwhile is ended too
+        self.family: list[psutil.Process] = []  # as last seen, so that processes that left the group are ended too
 
     def wait(self, is_enough: Callable[[], bool]) -> bool:
-        """Whether it had to be ended; else it has ended by itself."""
+        """Wait for the command; return whether it had to be ended, rather than ending by itself."""
         while not self.has_ended():
             if is_enough():
                 self.end()
@@ -36,6 +36,6 @@ class Attendant:
             self.child.wait(self._poll)
 
     def end(self) -> None:
-        """At once, with its whole group. Harmless where it has ended already."""
+        """Kill the command and its whole group; harmless if it has already ended."""
         tree.end(self.child.pid, self.family)
         self.child.wait()

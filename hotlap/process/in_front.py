@@ -1,7 +1,7 @@
-"""Standing between the shell and a command without being noticed.
+"""Stands between the shell and a command without being noticed.
 
-Every signal that is sent to us alone is passed on; what the terminal sends went to the whole group of processes
-already. When the command stops we stop, when we are continued it is, and the caller dies by the signal that it died by.
+Every signal sent to us alone is passed on; the terminal sends its signals to the whole process group anyway. When the
+command stops, we stop; when we are continued, so is the command; and the caller dies by the same signal as the command.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import psutil
 from hotlap.process import tree
 from hotlap.process.attendant import POLL, Attendant
 
-PATIENCE = 5.0  # between SIGTERM and SIGKILL
+PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
 
-# The first two cannot be caught; the others are about what this process itself did, unless they stop or continue it.
+# The first two cannot be caught; the others report what this process itself did.
 OUR_OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGPIPE}
 TYPED = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH}
 DUMPING = {signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
@@ -28,7 +28,7 @@ DUMPING = {signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal
 
 @contextmanager
 def signals_held() -> Iterator[set[int | signal.Signals]]:
-    """None is handled: they wait until they are asked for, and then tell who sent them. Gives the mask before."""
+    """Block all signals until they are fetched, with their sender; yields the previous mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - OUR_OWN)
     try:
         yield before
@@ -37,7 +37,7 @@ def signals_held() -> Iterator[set[int | signal.Signals]]:
 
 
 def die_by(number: int) -> None:
-    """As the command died, for the shell to see; without a core file of ours."""
+    """Die by the same signal as the command, for the shell to see, without a core file of our own."""
     import resource
 
     if number in DUMPING:
@@ -49,11 +49,11 @@ def die_by(number: int) -> None:
 
 
 class InFront(Attendant):
-    """To be used while signals are held."""
+    """An Attendant that passes on signals; for use within `signals_held`."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         super().__init__(child)
-        self._is_stopped = self._were_stopped = False  # the command now, and we since the last SIGCONT
+        self._is_stopped = self._were_stopped = False  # the command now; we ourselves since the last SIGCONT
         self.was_ended = False  # by us
         self.was_interrupted = False  # by Ctrl-C, or a signal sent to us that ends programs
 
@@ -75,24 +75,24 @@ class InFront(Attendant):
             sent = _next_signal(0)
 
     def end(self) -> None:
-        """SIGTERM to the command, then SIGKILL to whatever is left of it."""
+        """Send SIGTERM to the command, then SIGKILL to whatever is left of its process tree."""
         if self.child.returncode is not None:
             return
         self.was_ended = True
-        others = [process for process in tree.family(self.child.pid) if process.pid != self.child.pid]
+        descendants = [process for process in tree.family(self.child.pid) if process.pid != self.child.pid]
         self.child.terminate()
         try:
             self.child.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
-        _, alive = psutil.wait_procs(others, timeout=1.0)
+        _, alive = psutil.wait_procs(descendants, timeout=1.0)
         for process in alive:
             with suppress(psutil.Error):
                 process.kill()
 
     def _stop_too(self, number: int) -> None:
-        """By the same signal, so that the shell says the same. Returns when we are continued."""
+        """Stop by the same signal, so that the shell reports the same; returns when we are continued."""
         self._is_stopped = self._were_stopped = True
         if number == signal.SIGSTOP:
             os.kill(os.getpid(), number)
@@ -108,7 +108,7 @@ class InFront(Attendant):
             return  # it only wakes us
         self.was_interrupted |= number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if number == signal.SIGCONT and self._were_stopped:
-            # Who continued us may have continued the whole group already.
+            # The sender may already have continued the whole group.
             self._were_stopped = False
             if self.has_ended() or not self._is_stopped:
                 return
@@ -118,12 +118,12 @@ class InFront(Attendant):
 
 
 def _next_signal(seconds: float) -> tuple[int, bool] | None:
-    """The signal that waits or comes, and whether the terminal sent it, to our whole group of processes."""
+    """Return the next signal within the time, and whether the terminal sent it, to our whole process group."""
     awaited = signal.valid_signals() - OUR_OWN
     if hasattr(signal, "sigtimedwait"):
         sent = signal.sigtimedwait(awaited, seconds)
-        return None if sent is None else (sent.si_signo, sent.si_code > 0)  # a process sends with 0 or less
-    waiting = signal.sigpending() & awaited  # macOS does not tell who sent it
+        return None if sent is None else (sent.si_signo, sent.si_code > 0)  # 0 or less: sent by a process
+    waiting = signal.sigpending() & awaited  # macOS does not reveal the sender
     if not waiting:
         time.sleep(seconds)
         return None

@@ -1,4 +1,4 @@
-"""Starting commands: as the user would, with the boot folder ahead on the Python path; or apart from us."""
+"""Starts commands: as the user would, with the boot folder first on the Python path; or in a session of their own."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hotlap.errors import CommandNotFound, CommandNotRunnable, UnknownName
 
 BOOT = Path(__file__).parents[1] / "patch" / "boot"
 DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
-IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # which a program that takes our place would inherit
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a program that replaces this process would inherit that
 
 
 def resolve(command: Sequence[str]) -> str:
-    """The program to execute, or one clear line about why there is none."""
+    """Return the path of the program to execute, or raise an error that says why there is none."""
     program = command[0]
     found = shutil.which(program)
     if found:
@@ -39,8 +39,8 @@ def resolve(command: Sequence[str]) -> str:
 
 def _suggestion(program: str) -> str:
     if program in ("python", "python3"):
-        other = "python3" if program == "python" else "python"
-        return f"; type: {other}" if shutil.which(other) else "; give the path of the interpreter"
+        alternative = "python3" if program == "python" else "python"
+        return f"; type: {alternative}" if shutil.which(alternative) else "; give the path of the interpreter"
     near = difflib.get_close_matches(program, _programs(), n=1, cutoff=0.75)
     return f"; did you mean: {near[0]}" if near else "; check the spelling or give its full path"
 
@@ -54,7 +54,7 @@ def _programs() -> set[str]:
 
 
 def environment(session_file: Path, base: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The user's environment, what the boot file needs and what optimisations ask for; every child inherits it."""
+    """Return the user's environment plus what the boot file and the optimisations need; every child inherits it."""
     path = base.get("PYTHONPATH")
     return {
         **base,
@@ -67,7 +67,7 @@ def environment(session_file: Path, base: Mapping[str, str], extra: Mapping[str,
 def start(
     command: Sequence[str], session_file: Path, quiet: bool, mask: Iterable[signal.Signals | int]
 ) -> subprocess.Popen[bytes]:
-    """The command in our own process group, on our own streams (or on none when quiet), with these signals blocked."""
+    """Start the command in our process group, on our streams (or on none if quiet), with these signals blocked."""
     stream = subprocess.DEVNULL if quiet else None
     try:
         return subprocess.Popen(
@@ -89,9 +89,9 @@ def start_apart(
     errors: IO[str] | int = subprocess.PIPE,
     at_our_death: signal.Signals | None = None,
 ) -> subprocess.Popen[bytes]:
-    """In a session of its own, to be ended as one; Ctrl-C is ours to answer, and its output ours to read.
+    """Start the command in its own session, to be ended as one; Ctrl-C reaches only us, and we read its output.
 
-    `at_our_death` is what it gets when we are killed and cannot end it, where the system can do that.
+    `at_our_death` is the signal it gets if we are killed and cannot end it; Linux only.
     """
     try:
         return subprocess.Popen(
@@ -114,10 +114,10 @@ def _die_with_parent(sent: signal.Signals) -> None:
 
 
 def become(command: Sequence[str], session_file: Path, extra: Mapping[str, str]) -> NoReturn:
-    """The command in place of this process: its signals, job control and death are its own, with nobody in between."""
+    """Replace this process with the command, so that nothing stands between it and its signals and job control."""
     program = resolve(command)
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # None: it was closed
+        if stream is not None:  # None: closed
             stream.flush()
     for name in IGNORED_BY_PYTHON:
         signal.signal(name, signal.SIG_DFL)
@@ -132,7 +132,7 @@ def _not_runnable(command: Sequence[str], error: OSError) -> CommandNotRunnable:
 
 
 def keeps_us_out(command: Sequence[str]) -> str | None:
-    """The option by which a Python that is told to run without its environment leaves us out too."""
+    """Return the option that makes Python ignore its environment, and with it hotlap, or None."""
     if not Path(command[0]).name.startswith("python"):
         return None
     for word in command[1:]:

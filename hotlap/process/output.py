@@ -13,8 +13,8 @@ from typing import IO
 from hotlap.records.trial import MetricValue
 
 LINES = 60
-LONGEST = 100_000  # characters of a line without an end
-MOST_KEPT = 100_000  # characters of all lines that are compared
+LONGEST = 100_000  # characters of an unfinished line
+MOST_KEPT = 100_000  # characters of all lines kept for comparison
 
 
 class Listener:
@@ -23,8 +23,8 @@ class Listener:
     def __init__(self, stream: IO[bytes], on_line: Callable[[str], None]) -> None:
         self._stream, self._on_line = stream, on_line
         self.last: deque[str] = deque(maxlen=LINES)
-        self.lines: list[str] = []  # as they stay on a terminal, but for those that were drawn over
-        self.cut = 0  # lines beyond what is kept
+        self.lines: list[str] = []  # the lines that remain on a terminal, without those that were redrawn
+        self.cut = 0  # number of lines that were not kept
         self._room = MOST_KEPT
         self._thread = threading.Thread(target=self._listen, name="hotlap-listen", daemon=True)
         self._thread.start()
@@ -35,9 +35,9 @@ class Listener:
             *lines, rest = re.split(r"\n", rest + chunk.decode(errors="replace"))
             for line in lines:
                 self._hear(line)
-            *drawn, last = rest.rstrip("\r").split("\r")  # a bar that is drawn over and over
+            *drawn, last = rest.rstrip("\r").split("\r")  # a progress bar that is redrawn
             if any(drawn):
-                self._told(drawn)
+                self._report(drawn)
                 rest = "\r" + last + ("\r" if rest.endswith("\r") else "")
             rest = rest[-LONGEST:]
         self._hear(rest)
@@ -49,11 +49,11 @@ class Listener:
 
     def _hear(self, line: str) -> None:
         drawn = line.rstrip("\r").split("\r")
-        self._told(drawn)
+        self._report(drawn)
         if len(drawn) == 1 and drawn[0]:
             self._keep(drawn[0])
 
-    def _told(self, lines: list[str]) -> None:
+    def _report(self, lines: list[str]) -> None:
         for line in filter(None, lines):
             self.last.append(line)
             self._on_line(line)
@@ -66,21 +66,21 @@ class Listener:
         self.lines.append(line)
 
     def wait(self, seconds: float) -> None:
-        """A grandchild may hold the stream open after the command is over."""
+        """Wait at most this long for the end of the stream, which a grandchild may hold open after the command ends."""
         self._thread.join(seconds)
 
 
 def outputs(
     child: subprocess.Popen[bytes], on_line: Callable[[str], None] = lambda line: None
 ) -> tuple[Listener, Listener]:
-    """What a command prints, and what it complains of."""
+    """Listen to the stdout and the stderr of a command."""
     assert child.stdout is not None
     assert child.stderr is not None
     return Listener(child.stdout, on_line), Listener(child.stderr, on_line)
 
 
 class Pattern:
-    """The metric in printed lines, with the step it was read at."""
+    """Reads the metric from printed lines, with the step at which each was printed."""
 
     def __init__(self, name: str, pattern: str, steps: Callable[[], int]) -> None:
         self._name, self._pattern, self._steps = name, re.compile(pattern), steps

@@ -1,4 +1,4 @@
-"""A process with all that it started: the memory of them all, and that none of them is left."""
+"""A process tree: its memory, and how it is ended so that no process is left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def without_compilers(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Workers that compile for torch are no part of the training: they idle once all is compiled."""
+    """Return the processes without torch's compile workers, which idle once everything is compiled."""
     found = []
     for process in processes:
         with suppress(psutil.Error):
@@ -34,7 +34,7 @@ def without_compilers(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def memory_mb(processes: list[psutil.Process]) -> float:
-    """What they take together: memory that several share, as workers do with the one that forked them, counts once."""
+    """Return their memory in MiB; memory that several share, such as workers with their parent, counts once."""
     return sum(_proportional(process) for process in processes) / MIB
 
 
@@ -49,14 +49,14 @@ def _proportional(process: psutil.Process) -> int:
 
 
 def end(pid: int, also: list[psutil.Process]) -> None:
-    """The whole group, and whoever of the family left it, at once."""
+    """Kill the whole group, and the members of the tree that left it."""
     everyone = {process.pid: process for process in [*also, *family(pid)]}
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     for process in everyone.values():
         with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs([one for one in everyone.values() if one.pid != pid], timeout=2.0)
+    psutil.wait_procs([process for process in everyone.values() if process.pid != pid], timeout=2.0)
 
 
 def remember(pid: int, folder: Path) -> None:
@@ -65,7 +65,7 @@ def remember(pid: int, folder: Path) -> None:
 
 
 def alive(folder: Path) -> int | None:
-    """The process that is remembered there, if it still runs; its number may be another's by now."""
+    """Return the pid recorded in the folder if that process still runs, and the pid is not another's by now."""
     with suppress(OSError, ValueError, psutil.Error):
         pid, born = (folder / PID).read_text(encoding="utf-8").split()
         process = psutil.Process(int(pid))
@@ -75,7 +75,7 @@ def alive(folder: Path) -> int | None:
 
 
 def end_leftover(folder: Path) -> None:
-    """A process that outlived the hotlap that started it."""
+    """End a process that outlived the hotlap that started it."""
     pid = alive(folder)
     if pid is not None:
         end(pid, [])

@@ -1,4 +1,4 @@
-"""Records to JSON and back. The types are the schema: what does not fit them is refused with its path."""
+"""Converts records to JSON and back. The types are the schema: a value of the wrong type is refused with its path."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import math
 import re
 import types
 import typing
+from enum import Enum
 from typing import Any, TypeVar
 
 from hotlap.errors import RecordUnreadable
 
 SCHEMA = 1
-NOT_FINITE = ("nan", "inf", "-inf")  # what JSON has no number for
+NOT_FINITE = ("nan", "inf", "-inf")  # written as strings, since JSON has no such numbers
 Record = TypeVar("Record")
-# What is not written raw: surrogates, which are how Python reads a file name that is no UTF-8, and what a terminal
-# would obey or hide.
+# Never written raw: surrogates, with which Python represents a file name that is not UTF-8, and characters that a
+# terminal would obey or hide.
 _ESCAPED = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 
 
 def to_json(record: Any) -> str:
-    """Strict JSON: a NaN loss becomes the string "nan", which the codec reads back."""
+    """Write strict JSON: a NaN becomes the string "nan", which from_json reads back."""
     text = json.dumps(_plain(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     return _ESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
@@ -32,23 +33,25 @@ def to_json(record: Any) -> str:
 def from_json(kind: type[Record], text: str, source: str, remedy: str = "run the command again") -> Record:
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of too many digits
+    except (ValueError, RecursionError) as error:  # ValueError includes an integer with too many digits
         raise RecordUnreadable(f"{source} is not valid JSON ({error}); {remedy}") from error
     if isinstance(data, dict) and isinstance(data.get("schema"), int) and data["schema"] > SCHEMA:
         raise RecordUnreadable(
-            f"{source} has schema {data['schema']}, this hotlap reads up to {SCHEMA}; upgrade it: pip install -U hotlap"
+            f"{source} has schema {data['schema']}, but this hotlap reads up to {SCHEMA}; type: pip install -U hotlap"
         )
     try:
         return typing.cast(Record, _build(kind, data, ""))
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise RecordUnreadable(
-            f"{source} is not a record of hotlap: {error.args[0] if error.args else error!r}; {remedy}"
+            f"{source} is not a hotlap record: {error.args[0] if error.args else error!r}; {remedy}"
         ) from error
 
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, dict | types.MappingProxyType):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -59,6 +62,8 @@ def _plain(value: Any) -> Any:
 
 
 def _build(kind: Any, data: Any, path: str) -> Any:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _member(kind, data, path)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _build_optional(arguments, data, path)
@@ -93,6 +98,13 @@ def _build_record(kind: type, data: Any, path: str) -> Any:
             raise KeyError(f"{path.lstrip('.') or 'it'} has no {field.name!r}")
     values = {name: _build(hint, known[name], f"{path}.{name}") for name, hint in hints.items() if name in known}
     return kind(**values)
+
+
+def _member(kind: type[Enum], data: Any, path: str) -> Enum:
+    known = [member.value for member in kind]
+    if data not in known:
+        raise TypeError(f"{path.lstrip('.') or 'it'} should be one of {known}, not {data!r}")
+    return kind(data)
 
 
 def _as(kind: Any, data: Any, path: str) -> Any:

@@ -1,21 +1,21 @@
-"""Whether one way of training is slower than another: what was run, and what it shows."""
+"""The record of a comparison: whether one way of training is slower than another, and the samples behind it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
+from hotlap.records.text_enum import TextEnum
 from hotlap.records.trial import Trial
 from hotlap.records.verdict import Speed
 
 
-class Result(str, Enum):
-    REGRESSION = "regression"  # proven slower by at least what is allowed, or it does not train
+class Result(TextEnum):
+    REGRESSION = "regression"  # proven slower by at least the allowed slowdown, or it does not train
     INCONCLUSIVE = "inconclusive"
-    NO_REGRESSION = "no regression"  # a slowdown beyond what is allowed is ruled out
+    NO_REGRESSION = "no regression"  # a slowdown beyond the allowed one is ruled out
 
 
-class Kind(str, Enum):
+class Kind(TextEnum):
     RUNS = "runs"
     COMMANDS = "commands"
     REVISIONS = "revisions"
@@ -26,7 +26,7 @@ class Side:
     name: str  # as the user named it
     command: tuple[str, ...]
     revision: str | None = None  # the commit
-    profile: str | None = None  # id of the run that looked at it first
+    profile: str | None = None  # id of the run that profiled it first
     samples_per_step: float | None = None
 
 
@@ -34,13 +34,13 @@ class Side:
 class Comparison:
     schema: int
     run: str  # id of the run folder
-    kind: str  # of Kind
+    kind: Kind
     base: Side
     new: Side
-    max_slowdown: float  # 0.03: three percent longer is still allowed
-    result: str  # of Result
+    max_slowdown: float  # 0.03: NEW may take three percent longer
+    result: Result
     why: str  # one sentence
-    speed: Speed | None  # of new over base; None: nothing could be measured
+    speed: Speed | None  # new over base; None: nothing could be measured
     trial: Trial  # with every raw sample
     machine: str
     started: str

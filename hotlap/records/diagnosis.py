@@ -1,4 +1,4 @@
-"""What the observation means: one verdict, findings ranked by the most each could gain, and what cannot be told."""
+"""What an observation means: a verdict, findings ranked by their largest possible gain, and what is unknown."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ VERDICTS = (
 class Finding:
     code: str  # the pattern, e.g. "sync-in-loop"; never reused for another
     title: str  # what was found, one line
-    evidence: str  # the figures it rests on
+    evidence: str  # the figures behind it
     advice: str  # what to change
     place: CodeLine | None
     ms_per_step: float  # the time at stake
-    at_most: float  # Amdahl bound: step time now over that without this cost; 1.0: not known, or no gain in step time
-    scanned: tuple[ScanFinding, ...] = ()  # what the source has there, with its repair
+    at_most: float  # Amdahl bound: step time over step time without this cost; 1.0: unknown, or no gain in step time
+    scanned: tuple[ScanFinding, ...] = ()  # what the scan found at this place, with its repair
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class SourcePattern:
     """A pattern in the source that no finding accounts for."""
 
     finding: ScanFinding
-    ms_per_step: float | None  # measured on its line; None: nothing was
+    ms_per_step: float | None  # measured on its line; None: nothing was measured there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,4 +46,4 @@ class Diagnosis:
     sentence: str  # the verdict with its evidence
     findings: tuple[Finding, ...]  # largest at_most first
     unknowns: tuple[str, ...]  # "cannot tell X, because …"
-    written: tuple[SourcePattern, ...] = ()  # the rest of what the source shows, costliest first
+    written: tuple[SourcePattern, ...] = ()  # other patterns in the source, costliest first

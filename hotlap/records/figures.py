@@ -1,4 +1,4 @@
-"""Figures as a reader wants them: three digits that matter, never more."""
+"""Formats numbers and ratios for readers, with no more digits than matter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What was seen of one training command. Times are in milliseconds unless a name says otherwise.
+"""What was observed of one training command. Times are in milliseconds unless a name says otherwise.
 
-A *step* is what a user counts: from one optimizer step to the next, with all optimizers of a GAN and all
-micro-batches of an accumulation in one. Shares are fractions of the wall-clock time of the window and add up to 1.
+A *step* is what a user counts: from one optimizer step to the next, where all optimizers of a GAN and all
+micro-batches of an accumulation form one step. Shares are fractions of the window's wall-clock time and add up to 1.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# The phases every window is divided into. A user's own sections join them as "span:<name>".
+# The phases of every window. A user's own spans join them as "span:<name>".
 DATA, COPY, FORWARD, BACKWARD, OPTIMIZER = "data", "copy", "forward", "backward", "optimizer"
 SYNC, GARBAGE, EVALUATION, REST = "sync", "garbage", "evaluation", "rest"
 PHASES = (DATA, COPY, FORWARD, BACKWARD, OPTIMIZER, SYNC, GARBAGE, EVALUATION, REST)
@@ -35,7 +35,7 @@ class Sync:
     kind: str  # "item", "cpu", "tolist", "numpy", "float", "int", "bool", "print", "nonzero", "synchronize", ...
     per_step: float
     ms_per_step: float
-    calls: int  # counted in all
+    calls: int  # total
     waits: bool  # False on CPU, where nothing waits: "would wait on CUDA"
     via: str | None = None  # "library/file.py:12" when a library made the call on behalf of the user's line
 
@@ -56,12 +56,12 @@ class CopySite:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loader:
-    """A DataLoader as the program made it."""
+    """A DataLoader as the program configured it."""
 
     role: str  # "train", "evaluation" or "unknown"
     dataset: str
     dataset_kind: str  # "map" or "iterable"
-    dataset_place: CodeLine | None  # where __getitem__ or __iter__ is written
+    dataset_place: CodeLine | None  # where __getitem__ or __iter__ is defined
     length: int | None
     batch_size: int | None
     workers: int
@@ -79,7 +79,7 @@ class Model:
     """A root training module: the outermost module called that owns the optimizer's parameters."""
 
     name: str
-    place: CodeLine | None  # where forward is written
+    place: CodeLine | None  # where forward is defined
     parameters: int
     trainable: int
     tensors: int
@@ -93,7 +93,7 @@ class Model:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
     name: str
-    place: CodeLine | None  # where step is written
+    place: CodeLine | None  # where step is defined
     groups: int
     tensors: int
     fused: bool
@@ -102,11 +102,11 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Switches of torch that change speed, read in the program after warm-up."""
+    """Settings of torch that affect speed, read in the program after warm-up."""
 
     threads: int
     interop_threads: int
-    autocast: str | None  # dtype seen in force during forward
+    autocast: str | None  # dtype in effect during forward
     grad_scaler: bool
     matmul_precision: str
     cudnn_tf32: bool
@@ -117,7 +117,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HotLine:
-    """A line of the user's code that the training thread was found on, by sampling after the timed window."""
+    """A line of the user's code on which sampling found the training thread, after the timed window."""
 
     file: str
     line: int
@@ -138,19 +138,19 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceActivity:
-    """From a short torch.profiler window after the timed one (the profiler slows the host, so never while timing)."""
+    """Measured in a short torch.profiler window after the timed one, since the profiler slows down the host."""
 
     steps: int
     busy_ms_per_step: float
     busy_share: float  # busy_ms_per_step over the mean step of the *timed* window
     launches_per_step: float
-    syncs_per_step: float  # every blocking call of the CUDA runtime, ours to attribute or not
+    syncs_per_step: float  # every blocking call of the CUDA runtime, attributed to a line or not
     kernels: tuple[Kernel, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """A section the user named with hotlap.span, its whole duration including what runs inside."""
+    """A section that the user named with hotlap.span; its duration includes everything inside."""
 
     name: str
     per_step: float
@@ -159,7 +159,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessLoad:
-    """A process of the command, watched from outside."""
+    """The load of one process of the command, measured from outside."""
 
     pid: int
     name: str  # "main", "rank 1", "loader worker", or the program's name
@@ -202,20 +202,20 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
-    """One process of a distributed job. The slowest is the one with most work of its own (others wait for it)."""
+    """One process of a distributed job. The slowest has the most work of its own, and the others wait for it."""
 
     rank: int
     pid: int
     steps: int
     step_ms: float  # mean
-    own_ms: float  # mean step less backward, where ranks wait for each other
+    own_ms: float  # mean step without backward, where ranks wait for each other
     samples_per_second: float
     shares: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ceiling:
-    """The same command fed one cached batch again and again: the step without its input."""
+    """The step without its input: the same command, fed one cached batch again and again."""
 
     samples_per_second: float | None
     step_ms: tuple[float, ...]
@@ -225,8 +225,8 @@ class Ceiling:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup:
     steps: int
-    seconds: float  # from the process's first sight of torch to the first measured step
-    settled: bool  # False: the limit came before step times were steady
+    seconds: float  # from the import of torch to the first measured step
+    settled: bool  # False: the limit was reached before step times were steady
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,7 +239,7 @@ class Observation:
     ended: str  # "window complete", "program ended", "program failed", "interrupted", "time limit"
     exit_code: int | None
     steps: int  # measured, after warming up
-    steps_seen: int | None = None  # of them, those looked into in detail; the others tell time, data wait and loss only
+    steps_seen: int | None = None  # those measured in detail; of the others only time, data wait and loss are known
     backwards_per_step: float
     batches_per_step: float
     samples_per_second: float | None
@@ -252,7 +252,7 @@ class Observation:
     copies: tuple[CopySite, ...]
     hot_lines: tuple[HotLine, ...]
     spans: tuple[Span, ...]
-    losses: tuple[float, ...]  # one a step from the very first: the sum of what backward was called on, un-scaled
+    losses: tuple[float, ...]  # one per step from the very first: the unscaled sum of what backward was called on
     loaders: tuple[Loader, ...]
     models: tuple[Model, ...]
     optimizers: tuple[Optimizer, ...]
@@ -264,7 +264,7 @@ class Observation:
     ranks: tuple[Rank, ...]
     ceiling: Ceiling | None
     trace: str | None  # path of the Chrome trace inside the run folder
-    cautions: tuple[str, ...]  # what makes these figures less certain, by name of model.caution.Caution
+    cautions: tuple[str, ...]  # names of hotlap.records.caution.Caution that make the figures less certain
 
     @property
     def on_cuda(self) -> bool:
@@ -275,5 +275,5 @@ class Observation:
         return sum(self.step_ms) / len(self.step_ms) if self.step_ms else 0.0
 
     def ms(self, phase: str) -> float:
-        """Mean milliseconds a step spent in a phase."""
+        """Return the mean milliseconds per step spent in a phase."""
         return self.shares.get(phase, 0.0) * self.mean_step_ms

@@ -1,4 +1,4 @@
-"""What one process of the command says of itself. The parent joins the parts into the Observation."""
+"""What one process of the command reports. The parent merges the parts into an Observation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hotlap.records.observation import Observation
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """What a process did, told even when it never stepped."""
+    """What a process did, reported even if it never took a step."""
 
     optimizers_made: int
     optimizer_steps: int

@@ -1,6 +1,6 @@
-"""Files and folders that only their owner can use, whatever the umask, and reading what others may have put there.
+"""Writes files that only their owner can use, whatever the umask, and reads files that others may have written.
 
-Inside the program's process this stands for Path.write_text: the umask there is the program's own.
+In the program's process this replaces Path.write_text, which would follow the program's umask.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 
 FOLDER, FILE = 0o700, 0o600
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-MOST_LINKS = 40  # as many as Linux follows
+MOST_LINKS = 40  # the limit of Linux
 ROOT = 0
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
 class Unfit(Exception):
-    """Why a file or folder is not used, beginning with its name."""
+    """A file or folder is not used; the message says why and begins with its path."""
 
 
 def current_folder() -> str:
-    """Its real path; "/" where it was removed, which keeps no program from running in it."""
+    """Return the real path of the current folder; "/" if it was removed, where programs can still run."""
     try:
         return os.path.realpath(Path.cwd())
     except OSError:
@@ -30,17 +30,17 @@ def current_folder() -> str:
 
 
 def make_folder(path: Path) -> None:
-    """With those above it that are missing. A folder that is there keeps its mode."""
+    """Create a folder with its missing parents. An existing folder keeps its mode."""
     if path.is_dir():
         return
     make_folder(path.parent)
     try:
         path.mkdir(FOLDER)
     except FileExistsError:
-        if not path.is_dir():  # else another process was faster
+        if not path.is_dir():  # otherwise another process was faster
             raise
         return
-    path.chmod(FOLDER)  # a umask can also take away what the owner needs
+    path.chmod(FOLDER)  # a umask can even remove permissions of the owner
 
 
 def write_text(path: Path, text: str) -> None:
@@ -55,15 +55,15 @@ def write(path: Path, data: bytes) -> None:
 
 
 def tighten(descriptor: int) -> None:
-    """Where the file system knows no modes, that of the folder must do."""
+    """Make a file private; on a file system without modes, the mode of the folder has to suffice."""
     with suppress(OSError):
         os.fchmod(descriptor, FILE)
 
 
 def read(path: Path, most: int) -> bytes:
-    """A regular file of at most so many bytes; never waits for a pipe, never follows a link."""
+    """Read a regular file of at most `most` bytes; never waits for a pipe and never follows a link."""
     try:
-        _refuse_kind(path, path.lstat())  # before it is opened: opening a device may do something
+        _refuse_kind(path, path.lstat())  # before opening: opening a device can have side effects
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             _refuse_kind(path, os.fstat(descriptor))
@@ -83,7 +83,7 @@ def _refuse_kind(path: Path, status: os.stat_result) -> None:
 
 
 def refuse_what_others_can_change(path: Path) -> None:
-    """Whoever can write the path, or a folder on the way to it, can put something else in its place."""
+    """Refuse a path if others can write it or a folder on the way to it, since they could replace it."""
     at, links = Path("/"), 0
     waiting = list(path.absolute().parts[1:])
     while waiting:
@@ -95,7 +95,7 @@ def refuse_what_others_can_change(path: Path) -> None:
             continue
         links += 1
         if links > MOST_LINKS:
-            raise Unfit(f"{path} is behind links that lead in a circle")
+            raise Unfit(f"{path} is behind a circle of links")
         _refuse_owner(step, status)
         target = step.readlink()
         at = Path("/") if target.is_absolute() else at
@@ -105,18 +105,20 @@ def refuse_what_others_can_change(path: Path) -> None:
 
 def _refuse_others(path: Path, status: os.stat_result) -> None:
     _refuse_owner(path, status)
-    kept_apart = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX  # as /tmp: nobody moves another's
-    if status.st_mode & OTHERS_WRITE and not kept_apart:
+    is_sticky = (
+        stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    )  # as /tmp: users cannot move others' files
+    if status.st_mode & OTHERS_WRITE and not is_sticky:
         raise Unfit(f"others can write {path}; type: chmod go-w {path}")
 
 
 def _refuse_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.getuid(), ROOT):
-        raise Unfit(f"{path} belongs to another user (number {status.st_uid})")
+        raise Unfit(f"{path} belongs to another user (uid {status.st_uid})")
 
 
 def refuse_foreign_folder(path: Path) -> None:
-    """Of a folder that things are to be kept in, if it is there: a link, another's, or open to all."""
+    """Refuse an existing folder for private files if it is a link, belongs to another user or is writable by all."""
     try:
         status = path.lstat()
     except FileNotFoundError:

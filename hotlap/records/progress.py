@@ -1,4 +1,4 @@
-"""A few numbers the observed process shares with the one that watches, through a small mapped file: no write a step."""
+"""The progress of an observed process, shared through a small mapped file, so that no step costs a system call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATE_NAMES = ("starting", "warming up", "measuring", "looking closer", "done", 
 class Progress(NamedTuple):
     state: int
     rank: int
-    fraction: float  # of the measuring, 0 to 1
+    fraction: float  # of the measurement, 0 to 1
     steps: int
     batches: int
     backwards: int
@@ -29,7 +29,9 @@ class ProgressWriter:
     def __init__(self, path: Path) -> None:
         with path.open("wb+") as file:
             private.tighten(file.fileno())
-            file.write(bytes(_LAYOUT.size))  # not truncate: a page that a full disk cannot back kills who writes to it
+            file.write(
+                bytes(_LAYOUT.size)
+            )  # not truncate: writing to a page that a full disk cannot back kills the process
             file.flush()
             self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
 

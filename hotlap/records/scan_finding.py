@@ -1,13 +1,14 @@
-"""What reading the source finds: a pattern, where it stands, how often it runs and why we think so."""
+"""What a scan of the source finds: a pattern, where it is, how often it runs and how that is known."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+
+from hotlap.records.text_enum import TextEnum
 
 
-class Frequency(Enum):
+class Frequency(TextEnum):
     """How often a line runs while a model is trained or evaluated."""
 
     NEVER = "never"
@@ -26,8 +27,8 @@ class Frequency(Enum):
 _FREQUENCIES = {frequency: number for number, frequency in enumerate(Frequency)}
 
 
-class Confidence(Enum):
-    """Low is shown with --pedantic only."""
+class Confidence(TextEnum):
+    """How sure a finding is; low confidence is shown with --pedantic only."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -41,8 +42,8 @@ class Confidence(Enum):
 _CONFIDENCES = {confidence: number for number, confidence in enumerate(Confidence)}
 
 
-class Applicability(Enum):
-    """Safe: the training gives the same losses. Unsafe: it may round or print otherwise. Display-only: no repair."""
+class Applicability(TextEnum):
+    """Safe: losses stay the same. Unsafe: rounding or output may change. Display-only: there is no automatic repair."""
 
     SAFE = "safe"
     UNSAFE = "unsafe"
@@ -60,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class ScanFinding:
-    """One finding. Lines count from 1, columns from 1, in characters."""
+    """One finding. Lines and columns count from 1, columns in characters."""
 
     code: str
     name: str
@@ -71,18 +72,18 @@ class ScanFinding:
     end_column: int
     message: str
     repair: str
-    frequency: str
-    confidence: str
-    applicability: str
+    frequency: Frequency
+    confidence: Confidence
+    applicability: Applicability
     why: tuple[Step, ...] = ()
-    source: str = ""  # the line as it stands, for baselines and reports
+    source: str = ""  # the text of the line, for baselines and reports
     hints: Mapping[str, str] = field(default_factory=dict)  # for the rule's own fix
-    block: bool = False  # a whole loop or function: its first line is meant
-    cell: int = 0  # of a notebook, from 1; lines then count in it
+    block: bool = False  # a whole loop or function, reported at its first line
+    cell: int = 0  # cell of a notebook, from 1; lines then count within it
 
     @property
     def last_line(self) -> int:
-        """The last line that is meant."""
+        """The last line that the finding covers."""
         return self.line if self.block else self.end_line
 
 
@@ -102,4 +103,4 @@ class Scan:
     unread: tuple[Unread, ...] = ()
     files: int = 0
     lines: int = 0
-    known: int = 0  # findings that a baseline knows, not among them
+    known: int = 0  # findings hidden by a baseline, not among `findings`

@@ -1,4 +1,4 @@
-"""Parts of an observation that several entries bound their gain by."""
+"""Shares of an observation by which several entries bound their gain."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ RECURRENT = ("LSTM", "GRU", "RNN")
 CONVOLUTIONS = ("Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d")
 
 
-def layers(seen: Observation, *names: str) -> int:
-    return sum(model.layers.get(name, 0) for model in seen.models for name in names)
+def layers(observation: Observation, *names: str) -> int:
+    return sum(model.layers.get(name, 0) for model in observation.models for name in names)
 
 
-def passes(seen: Observation) -> float:
-    """Forward and backward, as a share of the step."""
-    return min(1.0, seen.shares.get(FORWARD, 0.0) + seen.shares.get(BACKWARD, 0.0))
+def passes(observation: Observation) -> float:
+    """Return forward and backward as a share of the step."""
+    return min(1.0, observation.shares.get(FORWARD, 0.0) + observation.shares.get(BACKWARD, 0.0))
 
 
-def kernels(seen: Observation, *kinds: str) -> float:
-    """Device time of these kinds of kernels, as a share of the step; all of both passes where none were looked at."""
-    if seen.device is None:
-        return passes(seen)
-    busy = min(1.0, seen.device.busy_share)
-    return min(1.0, busy * sum(kernel.share for kernel in seen.device.kernels if kernel.kind in kinds))
+def kernels(observation: Observation, *kinds: str) -> float:
+    """Return the device time of these kinds of kernels as a share of the step; without a device, both passes."""
+    if observation.device is None:
+        return passes(observation)
+    busy = min(1.0, observation.device.busy_share)
+    return min(1.0, busy * sum(kernel.share for kernel in observation.device.kernels if kernel.kind in kinds))

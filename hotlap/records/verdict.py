@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+
+from hotlap.records.plan import Risk
+from hotlap.records.text_enum import TextEnum
+from hotlap.records.trial import Stage
 
 
-class Decision(str, Enum):
+class Decision(TextEnum):
     KEEP = "keep"
     REJECT = "reject"
     INCONCLUSIVE = "inconclusive"
@@ -14,48 +17,48 @@ class Decision(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speed:
-    """Throughput of new over base, with its 95 % interval."""
+    """The ratio of the throughputs of new and base, with its 95 % interval."""
 
     ratio: float
     low: float | None
     high: float | None
     resampled: str  # what was resampled: "processes", "blocks" or "nothing"
-    noise_low: float | None  # baseline against itself, same number of processes
+    noise_low: float | None  # baseline against itself, with the same number of processes
     noise_high: float | None
     faster: bool  # significant, above the minimum effect and outside the noise band
     slower: bool
     minimum: float  # smallest ratio that counts, such as 1.02
-    smallest: float | None  # smallest ratio that this sample could have shown (80 % power)
+    smallest: float | None  # smallest ratio that this sample could show (80 % power)
     more: int  # processes per arm still needed to show the minimum effect; 0: enough
-    more_as_measured: int = 0  # the same to show the ratio as measured, where that is larger
+    more_as_measured: int = 0  # the same to show the measured ratio, where that is larger
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One thing that both arms were compared in."""
+    """The result of comparing both arms in one respect."""
 
     name: str  # "losses", "evaluation", "weights", "saved files" …
-    passed: bool | None  # None: nothing could be said
+    passed: bool | None  # None: not known
     why: str
-    left_out: tuple[str, ...] = ()  # what the baseline itself does not repeat
+    left_out: tuple[str, ...] = ()  # skipped because it varies within the baseline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """Whether training is as good as before, by the rule of the risk class."""
+    """Whether training is as good as before, by the rule of its risk."""
 
-    risk: str
-    passed: bool | None  # None: no evidence, which does not keep
+    risk: Risk
+    passed: bool | None  # None: no evidence, so the optimisation is not kept
     rule: str  # "losses bit-equal over 64 steps", "non-inferior on val_acc, margin 0.005, 3 seeds"
     why: str
-    figures: tuple[tuple[str, float], ...] = ()  # named numbers behind it
+    figures: tuple[tuple[str, float], ...] = ()  # the named numbers behind it
     more: int = 0  # seeds or processes still needed
     checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaysOff:
-    """Warm-up that is longer than the baseline's, and when the speed has won it back."""
+    """How much longer warm-up is than the baseline's, and when the higher speed has won that back."""
 
     extra_seconds: float
     steps: int | None  # None: never
@@ -66,11 +69,11 @@ class PaysOff:
 class Verdict:
     schema: int
     trial: str  # its name
-    stage: str
+    stage: Stage
     entry: str | None
     value: str | None
-    decision: str  # of Decision
+    decision: Decision
     why: str  # one sentence
-    speed: Speed | None  # None: nothing was measured
+    speed: Speed | None  # None: not measured
     gate: Gate | None
     pays_off: PaysOff | None

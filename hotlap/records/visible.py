@@ -1,4 +1,4 @@
-"""Text that we did not write ourselves, before it reaches a terminal."""
+"""Escapes text that hotlap did not write before it reaches a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Record = TypeVar("Record")
 
 
 def visible(text: str) -> str:
-    """On one line, with whatever a terminal would obey or hide spelled out: \\x1b, \\n, \\u202e."""
+    """Return the text on one line, with whatever a terminal would obey or hide escaped: \\x1b, \\n, \\u202e."""
     return text if text.isprintable() else "".join(map(_spelled, text))
 
 
 def visible_lines(text: str) -> str:
-    """As visible, for text of several lines; tabs stay too."""
+    """Escape like `visible`, but keep line breaks and tabs."""
     return "".join(char if char in "\n\t" else _spelled(char) for char in text)
 
 
@@ -25,21 +25,21 @@ def _spelled(char: str) -> str:
 
 
 def everywhere(record: Record) -> Record:
-    """The record with every text in it made visible, however deep."""
-    made: Any = _made(record)
-    return made  # type: ignore[no-any-return]
+    """Return the record with every string in it made visible, at any depth."""
+    escaped: Any = _escaped(record)
+    return escaped  # type: ignore[no-any-return]
 
 
-def _made(value: Any) -> Any:
+def _escaped(value: Any) -> Any:
     if isinstance(value, str):
         return visible(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {field.name: _made(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        changed = {field.name: _escaped(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return dataclasses.replace(value, **changed)
     if isinstance(value, Mapping | types.MappingProxyType):
-        return {_made(key): _made(item) for key, item in value.items()}
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_made, value))
+        return type(value)(*map(_escaped, value))
     if isinstance(value, list | tuple):
-        return type(value)(map(_made, value))
+        return type(value)(map(_escaped, value))
     return value

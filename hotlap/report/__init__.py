@@ -1,4 +1,4 @@
-"""Draws an observation and its diagnosis, and a tune. Pure: nothing is read, nothing is measured."""
+"""Renders a profile (an observation and its diagnosis) or a tune. Pure functions: nothing is read or measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["as_json", "html", "markdown", "terminal", "tuned_html", "tuned_json"
 
 
 def _page(observation: Observation, diagnosis: Diagnosis) -> Page:
-    """Names of the user's program come from a file, and must do nothing to who reads the page."""
+    """Build the page with control characters escaped: names come from the user's files and may hold anything."""
     return everywhere(page(observation, diagnosis))
 
 
@@ -62,6 +62,6 @@ def tuned_html(tuning: TuneRecord, observation: Observation | None, diagnosis: D
 
 
 def tuned_json(tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None) -> str:
-    """The report as facts, and the records it was made from with every raw sample."""
+    """Return the report as plain facts, with the records behind it and every raw sample."""
     shown = tune_page(tuning, observation, diagnosis)
     return to_json({"report": shown, "tuning": tuning, "observation": observation, "diagnosis": diagnosis})

@@ -1,1 +1,1 @@
-"""What an optimisation works through in the user's process: its site, the roots of the model, rehearsals."""
+"""What an optimisation uses in the user's process: its site, root discovery, rehearsals, loader arguments."""

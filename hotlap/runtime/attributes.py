@@ -1,4 +1,4 @@
-"""What an object of the program holds, put back after code of its own was run for our sake."""
+"""Snapshots of an object's attributes, restored after we have run the program's code for our own purposes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONTAINERS = (list, dict, set, deque)  # attributes that the code may fill
 
 
 class Attributes:
-    """Of one object as they are now; of plain containers among them what they hold."""
+    """A snapshot of one object's attributes, including the contents of plain containers among them."""
 
     def __init__(self, holder: Any) -> None:
         self.of = id(holder)
@@ -20,7 +20,7 @@ class Attributes:
         self._contents = [(value, copy(value)) for value in self._before.values() if type(value) in CONTAINERS]
 
     def changed(self) -> frozenset[str]:
-        """Their names."""
+        """Return the names of the attributes that have changed."""
         now, before = self._live, self._before
         filled = {id(container) for container, contents in self._contents if not _alike(container, contents)}
         names = (
@@ -41,8 +41,8 @@ class Attributes:
                 (container.update if isinstance(container, dict | set) else container.extend)(contents)
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Whether they hold the very same things."""
-    if len(one) != len(other) or not all(map(is_, one, other)):
+def _alike(left: Any, right: Any) -> bool:
+    """Return whether both containers hold the very same objects."""
+    if len(left) != len(right) or not all(map(is_, left, right)):
         return False
-    return not isinstance(one, dict) or all(map(is_, one.values(), other.values()))
+    return not isinstance(left, dict) or all(map(is_, left.values(), right.values()))

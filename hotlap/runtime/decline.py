@@ -1,4 +1,4 @@
-"""How an entry says that it leaves the program as it is."""
+"""How an entry declines to change the program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hotlap.records.plan import Status
 
 
 class EntryDeclined(Exception):
-    """The text says why. `status` says whether the entry must not, or could not change anything."""
+    """Raised with the reason; `status` says whether the entry must not or could not change anything."""
 
     def __init__(self, why: str, status: Status = Status.REFUSED) -> None:
         super().__init__(why)
@@ -14,5 +14,5 @@ class EntryDeclined(Exception):
 
 
 def no_effect(why: str) -> EntryDeclined:
-    """Nothing here that the entry could change."""
+    """Return the error for an entry that finds nothing to change."""
     return EntryDeclined(why, Status.NO_EFFECT)

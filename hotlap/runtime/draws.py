@@ -1,7 +1,7 @@
-"""Which random numbers a stretch of torch's work draws, and where its streams stand before and after.
+"""The random numbers that a stretch of torch operations draws, and the positions of its streams before and after.
 
-A generator fills memory in the order of memory. So what a drawing operation gives depends on the layout of its tensors
-as well as on their shape: the same dropout with the channels last drops other elements.
+A generator fills memory in memory order. So the result of a drawing operation depends on the layout of its tensors as
+well as on their shape: the same dropout in channels-last format drops other elements.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Draw = tuple[Any, ...]  # the operation, the tensors it met, and whether its generator was the program's own
+Draw = tuple[Any, ...]  # the operation, its tensors, and whether its generator was the program's own
 
 
 @contextmanager
 def recorded_draws(torch: Any) -> Iterator[list[Draw]]:
-    """Every drawing operation of this thread, in order. Slow: for rehearsals only."""
+    """Record every drawing operation of this thread, in order. Slow: for rehearsals only."""
     from torch.utils import _python_dispatch
 
     found: list[Draw] = []
@@ -47,12 +47,12 @@ def has_own_generator(draws: list[Draw]) -> bool:
 
 
 def _order(tensor: Any) -> tuple[int, ...]:
-    """The stride of a dimension of size 1 means nothing."""
+    """Return the strides without those of dimensions of size 1, which mean nothing."""
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
 
 
 class Position:
-    """Where torch's streams stand, of the host and of the devices given. Read on the host: nothing waits."""
+    """The positions of torch's streams, of the host and the given devices; read on the host, so nothing waits."""
 
     def __init__(self, torch: Any, devices: tuple[int, ...]) -> None:
         self._torch = torch
@@ -61,7 +61,7 @@ class Position:
         self._devices = [(generator.initial_seed(), generator.get_offset()) for generator in self._generators]
 
     def distance(self) -> tuple[Any, ...]:
-        """How far each stream has moved since: whether at all on the host, by how much on a device."""
+        """Return how far each stream has moved: on the host whether it has, on a device by how much."""
         host = not self._torch.equal(self._torch.default_generator.get_state(), self._host)
         moved = [
             generator.get_offset() - offset if generator.initial_seed() == seed else None
@@ -82,7 +82,7 @@ def cuda_devices(module: Any) -> tuple[int, ...]:
 
 
 class Buffers:
-    """Copies of a module's buffers, which a forward may write: a launch or two for all of them."""
+    """Copies of a module's buffers, which a forward may write; copying takes a launch or two for all of them."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         self._torch = torch

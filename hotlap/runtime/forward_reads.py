@@ -1,7 +1,7 @@
-"""What the forward of a model reads besides its inputs and weights: attributes, settings, globals of its modules.
+"""What a model's forward reads besides its inputs and weights: attributes, settings and globals of its modules.
 
-Found by walking over the modules and over the bytecode of their forwards, with what those call; nothing is run. It is
-for entries that do not run a forward each time, or run it twice: they must know when it would have gone another way.
+It is found by walking the modules and the bytecode of their forwards and of what those call; nothing is run. Entries
+that do not run the forward each time, or run it twice, need it to know when the forward would take another path.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-DEEPEST = 3  # settings inside of settings
-MOST = 4000  # places; beyond, asking would take longer than it saves
+DEEPEST = 3  # levels of nested settings
+MOST = 4000  # places; checking more would take longer than it saves
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_MODULES = frozenset(
     "_parameters _buffers _modules training _non_persistent_buffers_set _backward_pre_hooks _backward_hooks "
@@ -35,7 +35,7 @@ INSTALLED = ("site-packages", "dist-packages")
 class Readings:
     def __init__(self, torch: Any, root: Any) -> None:
         self._torch = torch
-        self._names: set[str] = set()  # that the code found so far has: no other attribute is read
+        self._names: set[str] = set()  # all names in the code found so far: no other attribute is read
         known = -1
         while known < len(self._names):
             known = len(self._names)
@@ -48,12 +48,12 @@ class Readings:
         self._classes: list[tuple[type, str, Any]] = []
         self._sized: list[Any] = []
         self._sizes: list[int] = []
-        self._names_in: list[frozenset[Any]] = []  # of what is sized
+        self._names_in: list[frozenset[Any]] = []  # of the containers in `_sized`
         self._lists: list[tuple[list[Any], list[Any]]] = []
         self._seen: set[int] = set()
-        self._kept: list[Any] = []  # so that an id seen stays its own
-        self.generators: list[Any] = []  # random streams of its own
-        self.outside: str | None = None  # it reads or writes what cannot be watched, such as the clock
+        self._alive: list[Any] = []  # so that no id in `_seen` is reused
+        self.generators: list[Any] = []  # random streams that the model has
+        self.outside: str | None = None  # the reason, if it reads or writes what cannot be watched, such as the clock
         for module in root.modules():
             self._module(module, is_root=module is root)
         self._root, self._root_size = vars(root), _own_size(vars(root))
@@ -65,7 +65,7 @@ class Readings:
         return "forward reads more than can be watched" if len(self._keys) > MOST else None
 
     def hold(self) -> bool:
-        """Whether all of it is what it was. Asked at each step, so without Python's own loops."""
+        """Return whether nothing has changed. Called at each step, so without loops in Python."""
         return (
             (all(map(is_, map(dict.get, self._holders, self._keys), self._values)) or self._are_equal())
             and all([base.__dict__.get(name) is value for base, name, value in self._classes])  # noqa: C419 faster so
@@ -75,7 +75,7 @@ class Readings:
         )
 
     def _are_equal(self) -> bool:
-        """A number that was computed anew is another object of the same value."""
+        """Return whether values are equal where they are not identical: a recomputed number is another object."""
         for n, (holder, key, value) in enumerate(zip(self._holders, self._keys, self._values, strict=True)):
             now = holder.get(key)
             if now is not value:
@@ -85,7 +85,7 @@ class Readings:
         return True
 
     def changed(self) -> str:
-        """The name of something that is not what it was."""
+        """Return the name of something that has changed."""
         found = (
             str(key)
             for holder, key, value in zip(self._holders, self._keys, self._values, strict=True)
@@ -94,7 +94,7 @@ class Readings:
         return next(found, "a list or dictionary")
 
     def put_back(self) -> None:
-        """After a forward that the program has not asked for."""
+        """Restore everything after a forward that the program did not call."""
         for held, names in zip(self._sized, self._names_in, strict=True):
             for name in held.keys() - names:
                 del held[name]
@@ -104,7 +104,7 @@ class Readings:
         for live, was in self._lists:
             live[:] = was
 
-    # What is walked over
+    # The walk
 
     def _module(self, module: Any, is_root: bool) -> None:
         held, kind = vars(module), type(module)
@@ -134,7 +134,7 @@ class Readings:
         if isinstance(value, (*PLAIN, type, ModuleType, logging.Logger)) or id(value) in self._seen:
             return
         if isinstance(value, self._torch.Tensor | self._torch.nn.Module):
-            return  # a tensor is read where it lies; modules are walked over by themselves
+            return  # a tensor is read in place; modules are walked separately
         if not isinstance(value, MethodType):
             self._mark(value)
         if is_generator(self._torch, value) or is_generator(self._torch, getattr(value, "__self__", None)):
@@ -145,7 +145,7 @@ class Readings:
             self._inside(value, depth + 1)
 
     def _size(self, value: Any) -> None:
-        """Notes how many names it holds: one more in an object can hide one of its class."""
+        """Record how many names it holds: a new attribute of an object can hide one of its class."""
         self._sized.append(value)
         self._sizes.append(len(value))
         self._names_in.append(frozenset(value))
@@ -173,7 +173,7 @@ class Readings:
             self._function(function, type(getattr(value, "__self__", None)))
 
     def _function(self, function: Any, owner: type) -> None:
-        """`owner`: the class whose methods it can call on itself."""
+        """Walk a function; `owner` is the class whose methods it can call on itself."""
         function = getattr(function, "__wrapped__", function)
         if not isinstance(function, FunctionType) or id(function.__code__) in self._seen:
             return
@@ -220,12 +220,12 @@ class Readings:
                     self._place(vars(module), name, 0)
 
     def _writes(self, function: FunctionType) -> None:
-        """The branches of installed packages that set attributes are mostly those that no training takes."""
+        """Note what a function sets; not in installed packages, whose setting branches are rarely taken in training."""
         if not _is_installed(function) and (name := next(written_by(function.__code__), None)) is not None:
             self.outside = self.outside or f"{function.__qualname__} sets {name}"
 
     def _speaks(self, function: FunctionType) -> None:
-        """Installed packages warn of their use, which no step changes; the program's own may tell of anything."""
+        """Note a function that logs or warns; not for installed packages, whose warnings do not vary between steps."""
         if not _is_installed(function):
             self.outside = self.outside or f"{function.__qualname__} writes a log or warns"
 
@@ -245,7 +245,7 @@ class Readings:
 
     def _mark(self, value: Any) -> None:
         self._seen.add(id(value))
-        self._kept.append(value)
+        self._alive.append(value)
 
     @staticmethod
     def _is_torch(name: str | None) -> bool:
@@ -253,7 +253,7 @@ class Readings:
 
 
 def written_by(code: CodeType) -> Iterator[str]:
-    """Attributes and globals that a function sets, or one defined in it."""
+    """Yield the attributes and globals set by a function or by one defined in it."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in WRITING:
             yield str(instruction.argval)
@@ -263,16 +263,16 @@ def written_by(code: CodeType) -> Iterator[str]:
 
 
 def _is_installed(function: FunctionType) -> bool:
-    return any(part in function.__code__.co_filename for part in INSTALLED)
+    return any(folder in function.__code__.co_filename for folder in INSTALLED)
 
 
 def _own_size(held: dict[str, Any]) -> int:
-    """Without the forward that we, or another entry, may have put there for this call."""
+    """Return the number of names, without a forward that we or another entry put there for this call."""
     return len(held) - ("forward" in held)
 
 
 def names_of(code: CodeType) -> Iterator[str]:
-    """All names in a function and in those defined in it: of globals, attributes and methods."""
+    """Yield all names of globals, attributes and methods in a function and in those defined in it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -280,7 +280,7 @@ def names_of(code: CodeType) -> Iterator[str]:
 
 
 def is_generator(torch: Any, value: Any) -> bool:
-    """Whether it is a random stream besides those of the process."""
+    """Return whether the value is a random stream other than the global ones of the process."""
     numpy = sys.modules.get("numpy")
     if value is random._inst or (numpy is not None and value is numpy.random.mtrand._rand):
         return False

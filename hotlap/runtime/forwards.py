@@ -1,6 +1,6 @@
-"""Standing in for a module's forward while it is called, and no longer.
+"""Replaces a module's forward during one call, and no longer.
 
-What a module holds gets copied and saved with it, so nothing of ours may stay there. Its hooks run as always.
+A module's attributes get copied and saved with it, so nothing of ours may stay there. Its hooks run as always.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MISSING: Any = object()
 
 
 def call_with(forward: Callable[..., Any], module: Any, call: Callable[[], Any]) -> Any:
-    """call(), during which module.forward is this one."""
+    """Return `call()`, during which `module.forward` is this one."""
     held = vars(module)
     before = held.get("forward", MISSING)  # Accelerate keeps one of its own there
     held["forward"] = forward
@@ -26,6 +26,6 @@ def call_with(forward: Callable[..., Any], module: Any, call: Callable[[], Any])
 
 
 def is_wrapper(module: Any) -> bool:
-    """DataParallel, DistributedDataParallel and their kin: their forward is about processes and replicas."""
+    """Return whether this is DataParallel, DistributedDataParallel or the like, whose forward manages replicas."""
     names = {base.__name__ for base in type(module).__mro__}
     return bool(names & {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"})

@@ -1,6 +1,6 @@
-"""Changing the arguments a DataLoader is made with; shared by the entries about loaders.
+"""Changes the arguments that a DataLoader is made with; shared by the entries about loaders.
 
-Accelerate, Lightning and HF Trainer make loaders from loaders: those pass here as well, with their own arguments.
+Accelerate, Lightning and HF Trainer make loaders from loaders: those pass through here too, with their own arguments.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MADE_FOR_WORKERS = ("torch", "accelerate", "lightning", "pytorch_lightning", "li
 
 @dataclass(frozen=True)
 class LoaderArguments:
-    """A DataLoader about to be made, with its arguments by name."""
+    """The arguments, by name, of a DataLoader that is about to be made."""
 
     torch: Any
     given: dict[str, Any]
-    loader: Any = None  # its object, still empty
+    loader: Any = None  # the DataLoader itself, not yet initialised
 
     @property
     def dataset(self) -> Any:
@@ -50,18 +50,18 @@ class LoaderArguments:
 
     @property
     def batch_size(self) -> int:
-        """Of a batch sampler its own; 1 where each item is a batch."""
+        """The batch size, or that of the batch sampler; 1 if each item is a batch."""
         sampler = self.given.get("batch_sampler")
         size = self.given.get("batch_size", 1) if sampler is None else getattr(sampler, "batch_size", None)
         return size if isinstance(size, int) and size > 0 else 1
 
     @property
     def start_method(self) -> str:
-        """As the workers will be started."""
+        """The start method of the workers."""
         return start_method(self.given.get("multiprocessing_context"))
 
     def strange_sampler(self) -> str | None:
-        """The name of a sampler that may not be read ahead: it could draw random numbers or look at the training."""
+        """Return the name of a sampler that must not be read ahead: it may draw random numbers or watch training."""
         for sampler in (self.given.get("batch_sampler"), self.given.get("sampler")):
             while sampler is not None:
                 kind = type(sampler)
@@ -75,7 +75,7 @@ class LoaderArguments:
 
 
 def when_made(site: Site, settings: Callable[[LoaderArguments], dict[str, Any]]) -> None:
-    """settings(making) are the arguments to change, or it raises EntryDeclined."""
+    """Change each loader by `settings(arguments)`, which returns the arguments to change or raises EntryDeclined."""
     torch = site.torch
     names = _positional(torch.utils.data.DataLoader)
 
@@ -85,7 +85,7 @@ def when_made(site: Site, settings: Callable[[LoaderArguments], dict[str, Any]])
     def instead(original: Callable[..., Any], loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         if len(args) > len(names) or "dataset" not in given or not _accepted(given):
-            return original(*args, **kwargs)  # torch says what is wrong
+            return original(*args, **kwargs)  # torch reports the error
         try:
             changes = settings(LoaderArguments(torch, given, loader))
         except EntryDeclined as declined:
@@ -100,9 +100,9 @@ def when_made(site: Site, settings: Callable[[LoaderArguments], dict[str, Any]])
 
 
 class WorkerStartNotice:
-    """What is said of a dataset when workers for it start: where another entry keeps it, none do.
+    """Reports an entry as applied once workers start for a dataset: if another entry caches it, none do.
 
-    Not of a loader, since a framework makes its own of the program's.
+    It is kept by dataset rather than by loader, since a framework makes its own loaders from the program's.
     """
 
     def __init__(self, site: Site) -> None:
@@ -120,26 +120,28 @@ class WorkerStartNotice:
         if getattr(iterator, "_workers", None):
             self._site.applied(what)
         elif loader.num_workers:
-            self._site.no_effect(f"{type(loader.dataset).__name__} is kept by another entry, so no workers start")
+            self._site.no_effect(
+                f"{type(loader.dataset).__name__} is cached by another optimisation, so no workers start"
+            )
 
 
 def _as_given(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The attributes that the loader would have without the changes."""
+    """Return the attributes that the loader would have without the changes."""
     without = {"num_workers": 0, "prefetch_factor": None, "multiprocessing_context": None}
     values = {name: given.get(name, without[name]) for name in changes}
     if {"num_workers", "prefetch_factor"} & set(changes) and given.get("prefetch_factor") is None:
-        values["prefetch_factor"] = 2 if given.get("num_workers") else None  # as torch fills it in
+        values["prefetch_factor"] = 2 if given.get("num_workers") else None  # torch's default
     if "multiprocessing_context" in values:
         values["_DataLoader__multiprocessing_context"] = values.pop("multiprocessing_context")
     return values
 
 
 def _take_back(changed: Mapping[Any, dict[str, Any]]) -> None:
-    """Loaders live longer than the entry: from their next epoch on they are as the program made them."""
+    """Restore the loaders, which outlive the entry; from their next epoch on they are as the program made them."""
     for loader, values in list(changed.items()):
         vars(loader).update(values)  # not by setattr: torch forbids it for some
         if loader.num_workers == 0:
-            loader.prefetch_factor = None  # as torch has it, whichever entry gave the workers
+            loader.prefetch_factor = None  # as torch sets it, whichever entry added the workers
 
 
 def _positional(loader: type) -> list[str]:
@@ -148,7 +150,7 @@ def _positional(loader: type) -> list[str]:
 
 
 def _accepted(given: dict[str, Any]) -> bool:
-    """Whether torch will accept what depends on workers; an error of the user's must stay one."""
+    """Return whether torch accepts the arguments that depend on workers; a user's error must remain one."""
     workers = given.get("num_workers", 0)
     if not isinstance(workers, int) or workers < 0:
         return False
@@ -157,7 +159,7 @@ def _accepted(given: dict[str, Any]) -> bool:
 
 
 def start_method(context: Any) -> str:
-    """Of workers, by their loader's multiprocessing_context. Asking multiprocessing would fix it for the program."""
+    """Return the start method for a loader's multiprocessing_context, without fixing multiprocessing's default."""
     if isinstance(context, str):
         return context
     if context is not None:

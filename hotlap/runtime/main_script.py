@@ -1,4 +1,4 @@
-"""Whether a process may start the main script a second time: spawned workers import it again."""
+"""Whether the main script may run a second time: spawned workers import it again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ QUIET = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.
 
 
 def why_not_twice(main: Any = None) -> str | None:
-    """Why spawned workers would run parts of the main script again; None where they would not."""
+    """Return why spawned workers would run parts of the main script again, or None if they would not."""
     main = main or sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     if file is None:
-        return None  # nothing that a spawned process could import
+        return None  # a spawned process has nothing to import
     try:
         statements = ast.parse(Path(file).read_text(encoding="utf-8")).body
     except (OSError, SyntaxError, ValueError):
@@ -49,7 +49,7 @@ def _quiet(statement: ast.stmt) -> bool:
 
 
 def _line_under_way(main: Any) -> int | None:
-    """The line of the main script that leads here; None on another thread."""
+    """Return the line of the main script that is running, or None on another thread."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals is vars(main) and frame.f_code.co_name == "<module>":

@@ -1,6 +1,6 @@
-"""Whether the training is alone with the random numbers of the process.
+"""Whether the training is the only user of the process's random numbers.
 
-A state that is put back takes back what other threads drew meanwhile. So nothing of ours puts one back beside them.
+Restoring a random state also rewinds what other threads drew meanwhile, so we restore none while others run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import FrameType
 
 from hotlap.patch.hidden_frames import is_ours
 
-# Threads that libraries keep, none of which draws from the streams of the process: where their work begins.
+# Files in which threads of libraries begin that do not draw from the random streams of the process.
 QUIET = (
     "/tqdm/_monitor.py",
     "/torch/utils/data/_utils/pin_memory.py",
@@ -36,14 +36,14 @@ QUIET = (
 def why_not_alone() -> str | None:
     for thread, frame in sys._current_frames().items():
         if thread != threading.get_ident() and (place := _work_of(frame)) is not None:
-            return f"another thread of the program is running ({place}), whose random numbers must not be taken back"
+            return f"another thread of the program is running ({place}), so random numbers must not be rewound"
     return None
 
 
 def _work_of(frame: FrameType | None) -> str | None:
-    """The line where the work of a thread begins; None where it is none of the program's."""
+    """Return the line where a thread's work begins, or None if it is not the program's."""
     if frame is not None and frame.f_code is _worker.__code__:
-        return None  # of a pool, waiting for somebody to give it work
+        return None  # an idle thread of a pool
     begins = None
     while frame is not None:
         if frame.f_code.co_filename != threading.__file__:

@@ -1,7 +1,7 @@
-"""A root module run once more on its own input, leaving no trace: to prove a change before it is made for real.
+"""Runs a root module once more on its own input without a trace, to prove a change before it is made for real.
 
-Random states, buffers, attributes of modules, gradients and what is printed are as before afterwards. The price is one
-forward and backward pass and a copy of the gradients, once.
+Afterwards random states, buffers, module attributes and gradients are as before, and nothing has been printed. It costs
+one forward and backward pass and a copy of the gradients, once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IN_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParal
 
 
 class NotAlone(RuntimeError):
-    """Other threads may draw random numbers meanwhile."""
+    """Raised if other threads may draw random numbers during the rehearsal."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RehearsalResult:
     kept: bool  # whether the module changed attributes of its own
 
     def equals(self, other: RehearsalResult) -> bool:
-        """Bit by bit."""
+        """Return whether both results are bit-identical."""
         return (
             _equal(self.outputs, other.outputs)
             and _equal(self.gradients, other.gradients)
@@ -46,9 +46,9 @@ class RehearsalResult:
 
 
 def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RehearsalResult:
-    """The module's own call and its gradients. An error of it is raised, after tidying up.
+    """Return the result of the module's own call and its gradients. An error in it is raised after cleaning up.
 
-    Neither the call nor the gradients pass a seam: to the other entries this is no step of the user's.
+    Neither the call nor the gradients pass a seam, so other entries do not see a step.
     """
     if (why := why_not_alone()) is not None:
         raise NotAlone(why)
@@ -58,7 +58,7 @@ def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with _no_trace(torch, module), _own_attributes(module) as held:
         outcome = unwrap(type(module).__call__)(module, *given_args, **given_kwargs)
-        kept = any(attributes.changed() for attributes in held)
+        changed = any(attributes.changed() for attributes in held)
         outputs = [
             tensor for tensor in tensors_in(torch, outcome) if tensor.is_floating_point() and tensor.requires_grad
         ]
@@ -67,7 +67,7 @@ def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
         outputs=[output.detach() for output in outputs],
         gradients=gradients,
         inputs=tensors_in(torch, (given_args, given_kwargs)),
-        kept=kept,
+        kept=changed,
     )
 
 
@@ -78,7 +78,7 @@ def tensors_in(torch: Any, structure: Any) -> list[Any]:
 
 
 def signature(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Shapes and dtypes, and the values of what is no tensor: another one may take another way."""
+    """Return shapes and dtypes, and the values of non-tensors: others may take another path through the model."""
     tensor = torch.Tensor
     if not kwargs and all([type(argument) is tensor for argument in args]):  # noqa: C419 a list is faster
         return tuple([(argument.shape, argument.dtype, argument.device, argument.requires_grad) for argument in args])
@@ -93,12 +93,12 @@ def signature(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 
 def _value(leaf: Any) -> Any:
-    """Of plain ones the value; of others the object, whose contents nobody knows."""
+    """Return a plain leaf by value, and any other by identity, since its contents are unknown."""
     return (type(leaf), leaf if isinstance(leaf, PLAIN) else id(leaf))
 
 
 def hooked(torch: Any, module: Any) -> bool:
-    """Whether someone looks at what passes inside the module."""
+    """Return whether hooks see what passes through the module or its gradients."""
     return any(getattr(submodule, name, None) for submodule in module.modules() for name in HOOKS) or any(
         parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
         for parameter in module.parameters()
@@ -106,7 +106,7 @@ def hooked(torch: Any, module: Any) -> bool:
 
 
 def parallel(module: Any) -> str | None:
-    """The class that spreads the module over devices or processes."""
+    """Return the name of the class that spreads the module over devices or processes, if any."""
     return next((base.__name__ for base in type(module).__mro__ if base.__name__ in IN_PARALLEL), None)
 
 
@@ -120,7 +120,7 @@ def compiled(module: Any) -> bool:
 def _gradients(torch: Any, outputs: list[Any], parameters: list[Any]) -> list[Any]:
     if not outputs or not parameters:
         return []
-    # A pattern instead of random numbers; different for each element, so that no two of them can be mixed up.
+    # A pattern instead of random numbers, different for each element so that swapped elements show.
     weights = [
         torch.cos(torch.arange(output.numel(), device=output.device, dtype=torch.float32))
         .reshape(output.shape)
@@ -170,7 +170,7 @@ def _random_states(torch: Any, module: Any) -> Iterator[None]:
 
 @contextmanager
 def _own_generators(torch: Any, module: Any) -> Iterator[None]:
-    """Random streams that modules have for themselves."""
+    """Restore the random streams that modules hold."""
     held = [
         candidate
         for submodule in module.modules()
@@ -194,7 +194,7 @@ def _contents(value: Any) -> list[Any]:
 
 @contextmanager
 def _own_parameters(torch: Any, module: Any) -> Iterator[None]:
-    """A forward may write into its weights or replace them: a codebook does."""
+    """Restore the parameters, which a forward may write to or replace, as a codebook does."""
     held = [(submodule, dict(submodule._parameters)) for submodule in module.modules() if submodule._parameters]
     written = [(parameter, parameter._version, parameter.detach().clone()) for parameter in module.parameters()]
     try:
@@ -211,7 +211,7 @@ def _own_parameters(torch: Any, module: Any) -> Iterator[None]:
 
 @contextmanager
 def own_buffers(module: Any) -> Iterator[None]:
-    """Copies stand in for the buffers, so that running statistics move nowhere."""
+    """Replace the buffers with copies, so that running statistics do not change."""
     held = [(submodule, dict(submodule._buffers)) for submodule in module.modules() if submodule._buffers]
     try:
         for submodule, buffers in held:
@@ -235,11 +235,13 @@ def _own_attributes(module: Any) -> Iterator[list[Attributes]]:
             attributes.restore()
 
 
-def _equal(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+def _equal(left: list[Any], right: list[Any]) -> bool:
+    return len(left) == len(right) and all(
+        _same(tensor, counterpart) for tensor, counterpart in zip(left, right, strict=True)
+    )
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one.dtype == other.dtype and bool(one.equal(other))  # host sync; only while rehearsing
+def _same(left: Any, right: Any) -> bool:
+    if left is None or right is None:
+        return left is right
+    return left.dtype == right.dtype and bool(left.equal(right))  # host sync; only while rehearsing

@@ -1,4 +1,4 @@
-"""Moments that are no single call: the root training modules are known, and how."""
+"""Finds the root training modules and reports them to entries."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hotlap.patch.seams import Seams
 
 RootKnown = Callable[[Any], None]
 GIVE_UP = 12  # steps of one optimizer
-AT_ONCE, EVERY = 24, 50  # so many walks over all objects, tens of milliseconds each; then one in so many steps
+AT_ONCE, EVERY = 24, 50  # walks over all objects, tens of milliseconds each; beyond that, one per so many steps
 
 
 class RootDiscovery:
-    """Shared by the entries of one process. Costs nothing unless an entry asks.
+    """Finds the root modules of one process for all its entries; costs nothing unless an entry subscribes.
 
-    Each optimizer leads to the roots it trains: a second network, or a model trained later, is told like the first.
+    Each optimizer leads to the roots it trains, so a second network, or one trained later, is reported like the first.
     """
 
     def __init__(self, seams: Seams) -> None:
@@ -26,19 +26,19 @@ class RootDiscovery:
         self._late: list[Late] = []
         self._optimizers: ByIdentity[bool] = ByIdentity()  # seen
         self._searches: ByIdentity[Search] = ByIdentity()  # under way, by optimizer
-        self._told: ByIdentity[bool] = ByIdentity()  # roots
+        self._known_roots: ByIdentity[bool] = ByIdentity()  # those that were reported
         self._steps = self._walks = 0
         self._listening = False
 
     def when_root(self, known: RootKnown) -> None:
-        """known(module) for each root, between two steps: after the second step of an optimizer that trains it.
+        """Call `known(module)` for each root, between two steps: after the second step of an optimizer that trains it.
 
         A root is the outermost module *called* that owns parameters of an optimizer.
         """
         if not self._waiting:
             self._seams.stepping.subscribe(after=self._stepped)
         self._waiting.append(known)
-        if len(self._told):
+        if len(self._known_roots):
             self._late.append(Late(known))
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
@@ -46,9 +46,11 @@ class RootDiscovery:
         if self._late:
             trained = {id(parameter) for parameter in parameters_of(optimizer)}
             roots = [
-                root for root in self._told.things() if any(id(parameter) in trained for parameter in root.parameters())
+                root
+                for root in self._known_roots.things()
+                if any(id(parameter) in trained for parameter in root.parameters())
             ]
-            self._late = [late for late in self._late if late.tell(roots)]
+            self._late = [late for late in self._late if late.report(roots)]
         search = self._searches.get(optimizer)
         if search is None and optimizer not in self._optimizers:
             search = self._begin(optimizer)
@@ -58,28 +60,26 @@ class RootDiscovery:
         if search.is_over_after(optimizer):
             self._searches.drop(optimizer)
             self._listen()
-            self._tell([root for root in search.found() if root not in self._told])
+            self._report([root for root in search.found() if root not in self._known_roots])
 
     def _begin(self, optimizer: Any) -> Search | None:
         if self._walks >= AT_ONCE + self._steps // EVERY:
-            return (
-                None  # a program that makes optimizers all the time shall not wait for us; asked again at a later step
-            )
+            return None  # for a program that keeps making optimizers; tried again at a later step
         self._optimizers.put(optimizer, True)
-        if self._trains_what_is_told(optimizer):
+        if self._trains_known_roots(optimizer):
             return None
         search = Search(self._seams)
         self._searches.put(optimizer, search)
         self._listen()
         return search
 
-    def _trains_what_is_told(self, optimizer: Any) -> bool:
-        """Another optimizer for a root that is known needs no search."""
-        told = {id(parameter) for root in self._told.things() for parameter in root.parameters()}
-        return all(id(parameter) in told for parameter in parameters_of(optimizer))
+    def _trains_known_roots(self, optimizer: Any) -> bool:
+        """Return whether the optimizer trains known roots only, so that no search is needed."""
+        known = {id(parameter) for root in self._known_roots.things() for parameter in root.parameters()}
+        return all(id(parameter) in known for parameter in parameters_of(optimizer))
 
     def _listen(self) -> None:
-        """Calls are listened to only while a search is under way: the seam costs less without a subscriber."""
+        """Subscribe to module calls only while a search is under way: the seam costs less without a subscriber."""
         wanted = len(self._searches) > 0
         if wanted and not self._listening:
             self._seams.calling.subscribe(before=self._called)
@@ -91,35 +91,35 @@ class RootDiscovery:
         for search in self._searches.values():
             search.called(module)
 
-    def _tell(self, roots: list[Any]) -> None:
+    def _report(self, roots: list[Any]) -> None:
         for root in roots:
-            self._told.put(root, True)
+            self._known_roots.put(root, True)
             for late in self._late:
-                late.told.put(root, True)
+                late.reported.put(root, True)
         for known in list(self._waiting):
             for root in roots:
                 known(root)
 
 
 class Late:
-    """Who asked after roots were told: told of those that are still trained, at the next steps."""
+    """A subscriber that came after roots were reported: it gets those still trained, at the next steps."""
 
     def __init__(self, known: RootKnown) -> None:
         self._known, self._steps = known, 0
-        self.told: ByIdentity[bool] = ByIdentity()
+        self.reported: ByIdentity[bool] = ByIdentity()
 
-    def tell(self, roots: list[Any]) -> bool:
-        """Whether there may be more to tell."""
+    def report(self, roots: list[Any]) -> bool:
+        """Report the roots not reported yet; return whether there may be more."""
         self._steps += 1
         for root in roots:
-            if root not in self.told:
-                self.told.put(root, True)
+            if root not in self.reported:
+                self.reported.put(root, True)
                 self._known(root)
         return self._steps < GIVE_UP
 
 
 class Search:
-    """The roots that one optimizer trains."""
+    """The search for the roots that one optimizer trains."""
 
     def __init__(self, seams: Seams) -> None:
         self._roots = Roots(seams)
@@ -133,7 +133,7 @@ class Search:
         self._roots.called(module)
 
     def is_over_after(self, optimizer: Any) -> bool:
-        """A step of the optimizer's: first its modules are looked for, then those are kept that a step calls."""
+        """Return whether the search is over after this step; it finds modules, then keeps those that are called."""
         self._steps += 1
         if self.has_found:
             self._roots.settle()
@@ -142,7 +142,7 @@ class Search:
         return self._roots.settled or self._steps >= GIVE_UP
 
     def found(self) -> list[Any]:
-        roots = self._roots.called_ones
+        roots = self._roots.called_modules
         self._roots.forget()
         return roots
 

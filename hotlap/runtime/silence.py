@@ -1,4 +1,4 @@
-"""A stretch of the program's code run for our own sake: what it prints and logs goes nowhere, and is known."""
+"""Silences the program's code when we run it for our own purposes, and notes whether it printed or logged."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, cast
 _lock = RLock()
 _silences: dict[int, list[Silence]] = {}  # by thread
 _streams: list[_Silent] = []
-standard_before: list[Any] = []  # in a process that is silent for good
-_replaced: list[tuple[Any, str, Any, Any]] = []  # owner, attribute, what was there, what stands there
+standard_before: list[Any] = []  # in a process that is silenced permanently
+_replaced: list[tuple[Any, str, Any, Any]] = []  # owner, attribute, the original, the replacement
 
 
 class Silence:
     def __init__(self) -> None:
-        self.broken = False  # something was said
+        self.broken = False  # something was printed or logged
 
 
 @contextmanager
 def silenced() -> Iterator[Silence]:
-    """Of this thread alone. Warnings pass: each is shown once, whoever was its cause."""
+    """Silence this thread only. Warnings pass through: each is shown once, whatever caused it."""
     silence, thread = Silence(), get_ident()
     with _lock:
         if not _silences:
@@ -41,7 +41,7 @@ def silenced() -> Iterator[Silence]:
 
 
 def is_standard(stream: Any) -> bool:
-    """Whether it is stdout or stderr, as the program knows them."""
+    """Return whether the stream is stdout or stderr as the program knows them."""
     own = [before for owner, _, before, _ in _replaced if owner is sys]
     return any(
         stream is standard
@@ -50,7 +50,7 @@ def is_standard(stream: Any) -> bool:
 
 
 def _install() -> None:
-    """Once for all threads: each putting back what it found would leave another's in place."""
+    """Install once for all threads: if each restored what it found, another's could stay in place."""
     loggers = cast("Any", logging.Logger)
     _replace(sys, "stdout", _silent(sys.stdout))
     _replace(sys, "stderr", _silent(sys.stderr))
@@ -58,7 +58,7 @@ def _install() -> None:
 
 
 def _silent(stream: Any) -> _Silent:
-    """Never dropped: before Python 3.13 another thread's print may be writing to it without holding it."""
+    """Return the silent stream, which is never freed: before Python 3.13, print uses it without holding a reference."""
     found = next((silent for silent in _streams if silent._stream is stream), None)
     if found is None:
         found = _Silent(stream)
@@ -74,12 +74,12 @@ def _replace(owner: Any, name: str, instead: Any) -> None:
 def _take_back() -> None:
     while _replaced:
         owner, name, before, instead = _replaced.pop()
-        if getattr(owner, name) is instead:  # else the program has put something there
+        if getattr(owner, name) is instead:  # else the program has set it
             setattr(owner, name, before)
 
 
 def _break() -> bool:
-    """Whether this thread is to be silent; it is noted that it was not."""
+    """Return whether this thread is silenced, and mark its silences as broken."""
     mine = _silences.get(get_ident())
     if mine is None:
         return False
@@ -97,7 +97,7 @@ def _silent_handlers(handle: Any) -> Any:
 
 
 class _Silent:
-    """Not one of Python's streams, which close when they are dropped."""
+    """A stream that drops the text of silenced threads; not one of Python's, which close when freed."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

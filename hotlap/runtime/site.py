@@ -1,6 +1,6 @@
-"""Where an entry is at work: it reaches the seams through here, so that all it did can be taken back.
+"""The site of an entry: it reaches the seams only through here, so that everything it does can be undone.
 
-An entry that fails is withdrawn and the call it stood in goes on without it. An error of the user's own code passes
+An entry that fails is withdrawn, and the call it replaced goes on without it. An error in the user's own code passes
 through untouched.
 """
 
@@ -20,16 +20,18 @@ from hotlap.records.plan import Outcome, Status
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.root_discovery import RootDiscovery
 
-CHECKPOINT = "torch.utils.checkpoint"  # ends a recomputation by an exception, as soon as all is saved
+CHECKPOINT = "torch.utils.checkpoint"  # ends a recomputation with an exception once everything is saved
 Original = Callable[..., Any]
 Instead = Callable[[Original, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Site:
-    def __init__(self, name: str, code: str, value: Any, torch: Any, seams: Seams, moments: RootDiscovery) -> None:
-        self.name, self.code, self.value = name, code, value  # value None: the entry finds its own
-        self.torch, self.seams, self._moments = torch, seams, moments
-        self.asked = False  # named by the user, who may want what no plan does by itself
+    def __init__(
+        self, name: str, code: str, value: Any, torch: Any, seams: Seams, root_discovery: RootDiscovery
+    ) -> None:
+        self.name, self.code, self.value = name, code, value  # None: the entry chooses the value
+        self.torch, self.seams, self._root_discovery = torch, seams, root_discovery
+        self.asked = False  # named by the user, so it may do what no plan does by itself
         self.alongside: frozenset[str] = frozenset()  # names of all entries of this run
         self._known: ByIdentity[bool] = ByIdentity()
         self._by_root: ByIdentity[Instead] | None = None
@@ -37,47 +39,48 @@ class Site:
         self.on_applied: Callable[[Outcome], None] = lambda outcome: None
         self.on_withdrawn: Callable[[Outcome], None] = lambda outcome: None
         self.closed = False
-        self.paused = False  # what it made is kept, and every call is the program's own
-        self.coming = False  # something is gathered, for when all of it is there
-        self.seconds_keeping = 0.0  # that the program has waited for what is gathered
-        self.idle = False  # it was given up: what it said that it did, it does no longer
-        self.doubted = False  # what it gave the program may have been wrong, which is said
-        self.waits: Callable[[], bool] = lambda: False  # asked by who can begin later: the program is timed as it is
+        self.paused = False  # its state is kept, and every call is the program's own
+        self.coming = False  # it is gathering data, to be used once complete
+        self.seconds_keeping = 0.0  # that the program has waited for data to be gathered
+        self.idle = False  # it gave up: what it reported as applied no longer happens
+        self.doubted = False  # its results may have been wrong, which is reported
+        # Whether an entry that can start later holds back, so that the unchanged program is timed.
+        self.waits: Callable[[], bool] = lambda: False
         self._steps_aside = False  # while Dynamo compiles
         self._status: Status | None = None
         self._why = ""
         self._at_seams: list[tuple[Seam, Callable[..., Any]]] = []
 
-    # What the entry says
+    # What the entry reports
 
     def applied(self, what: str) -> None:
-        self._tell(Status.APPLIED, what)
+        self._report(Status.APPLIED, what)
 
     def no_effect(self, why: str) -> None:
-        """Said only while nothing was applied: one loader of two may be left as it is."""
+        """Report no effect, unless something was applied: of two loaders, one may run unchanged."""
         if self._status is not Status.APPLIED:
-            self._tell(Status.NO_EFFECT, why)
+            self._report(Status.NO_EFFECT, why)
 
     def refused(self, why: str) -> None:
         if self._status is not Status.APPLIED:
-            self._tell(Status.REFUSED, why)
+            self._report(Status.REFUSED, why)
 
     def decline(self, declined: EntryDeclined) -> None:
         tell = self.refused if declined.status is Status.REFUSED else self.no_effect
         tell(str(declined))
 
     def withdraw(self, why: str) -> None:
-        """Take back all of it, now."""
-        self._tell(Status.WITHDRAWN, why)
+        """Undo everything now, and report why."""
+        self._report(Status.WITHDRAWN, why)
         self.close()
         self.on_withdrawn(self.outcome)
 
     def differs(self, why: str) -> None:
-        """What it computes was found not to be what the program would have: off for good, and said."""
+        """Withdraw for good, because the entry computed something else than the program would have."""
         self.doubted = True
         self.withdraw(why)
 
-    def _tell(self, status: Status, why: str) -> None:
+    def _report(self, status: Status, why: str) -> None:
         if self._status is Status.WITHDRAWN:
             return
         is_news = status is Status.APPLIED and self._status is not Status.APPLIED
@@ -86,7 +89,7 @@ class Site:
             self.on_applied(self.outcome)
 
     @property
-    def has_told(self) -> bool:
+    def has_reported(self) -> bool:
         return self._status is not None
 
     @property
@@ -94,46 +97,46 @@ class Site:
         status = self._status or Status.NO_EFFECT
         value = None if self.value is None else str(self.value)
         why = self._why or "the moment it waits for never came"
-        return Outcome(name=self.name, code=self.code, status=status.value, why=why, value=value)
+        return Outcome(name=self.name, code=self.code, status=status, why=why, value=value)
 
     # What the entry does
 
-    def first_sight(self, thing: Any) -> bool:
-        """Whether this object is seen for the first time here; it is neither marked nor kept alive."""
-        if thing in self._known:
+    def first_sight(self, obj: Any) -> bool:
+        """Return whether this site sees the object for the first time; it is neither marked nor kept alive."""
+        if obj in self._known:
             return False
-        self._known.put(thing, True)
+        self._known.put(obj, True)
         return True
 
     def when_root(self, known: Callable[[Any], None]) -> None:
-        """known(module) for each root training module, between two steps, after the second that trains it.
+        """Call `known(module)` for each root training module, between two steps, after the second that trains it.
 
-        There may be several, also one after another: what an entry does for one root ends with that root.
+        There may be several, even one after another: what an entry does for a root ends with that root.
         """
-        self._moments.when_root(self._guarded(known))
+        self._root_discovery.when_root(self._guarded(known))
 
     def before(self, seam: Seam, subscriber: Callable[..., None]) -> None:
-        """subscriber(instance, args, kwargs) ahead of each call; of an optimizer's step subscriber(optimizer)."""
+        """Call `subscriber(instance, args, kwargs)` before each call; for a step, `subscriber(optimizer)`."""
         guarded = self._guarded(subscriber)
         seam.subscribe(before=guarded)
         self._at_seams.append((seam, guarded))
 
     def after(self, seam: Seam, subscriber: Callable[..., None]) -> None:
-        """subscriber(instance, args, kwargs, outcome); of an optimizer's step subscriber(optimizer, None)."""
+        """Call `subscriber(instance, args, kwargs, outcome)` after each; for a step, `subscriber(optimizer, None)`."""
         guarded = self._guarded(subscriber)
         seam.subscribe(after=guarded)
         self._at_seams.append((seam, guarded))
 
     def stand_in(self, seam: Seam, instead: Instead) -> None:
-        """instead(original, instance, args, kwargs) is called in place of the call."""
+        """Run `instead(original, instance, args, kwargs)` in place of each call."""
         guarded = self._standing_in(instead)
         seam.stand_in(guarded)
         self._at_seams.append((seam, guarded))
 
     def stand_in_for(self, root: Any, instead: Instead) -> None:
-        """The same for the calls of one root, until it is gone. `instead` must not hold the root.
+        """Run `instead` in place of the calls of one root, until it is freed. `instead` must not hold the root.
 
-        However many roots a program trains, a call passes one function for all of them.
+        However many roots a program trains, each call passes through a single function for all of them.
         """
         if self._by_root is None:
             self._by_root = ByIdentity()
@@ -147,10 +150,10 @@ class Site:
     def replace(
         self, owner: Any, attribute: str, instead: Instead, concerns: Callable[[Any], bool] | None = None
     ) -> None:
-        """The same for a function that has no seam; `instance` is a method's first argument, None of a function.
+        """Run `instead` in place of a function without a seam; `instance` is a method's first argument, else None.
 
-        `concerns(first argument)` is asked first, of what is called far more often than it concerns the entry. Where it
-        fails, the call is the program's own.
+        If given, `concerns(first argument)` is called first, for functions called far more often than concerns the
+        entry. If it fails, the call is the program's own.
         """
         guarded = self._standing_in(instead)
         method = isinstance(owner, type)
@@ -158,7 +161,7 @@ class Site:
         def layer(original: Original) -> Original:
             def call(*args: Any, **kwargs: Any) -> Any:
                 try:
-                    if concerns is not None and not _asked(concerns, args):
+                    if concerns is not None and not _concerns_first(concerns, args):
                         return original(*args, **kwargs)
                     if method:
                         return guarded(_bound(original, args[0]), args[0], args[1:], kwargs)
@@ -167,7 +170,7 @@ class Site:
                     leave_no_frame(error)
                     raise
 
-            vars(call).update(getattr(original, "__dict__", {}))  # torch marks a step that it has put hooks around
+            vars(call).update(getattr(original, "__dict__", {}))  # torch marks a step that it wraps with hooks
             call.__wrapped__ = original  # type: ignore[attr-defined]
             call.__name__ = getattr(original, "__name__", attribute)
             call.__doc__ = getattr(original, "__doc__", None)
@@ -189,7 +192,7 @@ class Site:
     def _failed(self, error: Exception) -> None:
         if self.seams.guard.strict or raised_by_signal(error):
             raise error
-        self.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+        self.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
 
     def _guarded(self, subscriber: Callable[..., None]) -> Callable[..., None]:
         def call(*what: Any) -> None:
@@ -213,8 +216,8 @@ class Site:
                 if error is attempt.error or type(error).__module__ == CHECKPOINT:
                     raise
                 self._failed(error)
-            # Here no error of ours is being handled, which would become the context of an error of the program's.
-            if attempt.error is not None and attempt.as_asked:
+            # No error of ours is being handled here: it would become the context of the program's error.
+            if attempt.error is not None and attempt.as_called:
                 raise attempt.error
             return attempt.outcome if attempt.done else original(*args, **kwargs)
 
@@ -222,13 +225,13 @@ class Site:
 
 
 class Attempt:
-    """The original call, remembering whether it was made, what came of it and whether the error was its own."""
+    """The original call; records whether it was made, its outcome, and whether the error was its own."""
 
-    __slots__ = ("_args", "_kwargs", "as_asked", "done", "error", "original", "outcome")  # made several times a step
+    __slots__ = ("_args", "_kwargs", "as_called", "done", "error", "original", "outcome")  # made several times a step
 
     def __init__(self, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.original, self._args, self._kwargs = original, args, kwargs
-        self.as_asked = False  # it failed with the very arguments of the user's call
+        self.as_called = False  # it failed with the exact arguments of the user's call
         self.done = False
         self.outcome: Any = None
         self.error: BaseException | None = None
@@ -238,13 +241,13 @@ class Attempt:
             self.outcome = self.original(*args, **kwargs)
         except BaseException as error:
             self.error = error
-            self.as_asked = _same(dict(enumerate(args)), dict(enumerate(self._args))) and _same(kwargs, self._kwargs)
+            self.as_called = _same(dict(enumerate(args)), dict(enumerate(self._args))) and _same(kwargs, self._kwargs)
             raise
         self.done = True
         return self.outcome
 
 
-def _asked(concerns: Callable[[Any], bool], args: tuple[Any, ...]) -> bool:
+def _concerns_first(concerns: Callable[[Any], bool], args: tuple[Any, ...]) -> bool:
     try:
         return bool(args) and concerns(args[0])
     except Exception as error:
@@ -253,11 +256,11 @@ def _asked(concerns: Callable[[Any], bool], args: tuple[Any, ...]) -> bool:
         return False
 
 
-def _same(some: dict[Any, Any], others: dict[Any, Any]) -> bool:
-    return some.keys() == others.keys() and all(some[key] is others[key] for key in some)
+def _same(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
+    return left.keys() == right.keys() and all(left[key] is right[key] for key in left)
 
 
 def _bound(method: Any, instance: Any) -> Original:
-    """As its class would give it: a method may be a descriptor of any kind."""
+    """Return the method bound as its class would: it may be any kind of descriptor."""
     bind = getattr(type(method), "__get__", None)
     return bind(method, instance, type(instance)) if bind else partial(method, instance)

@@ -1,4 +1,7 @@
-"""Old findings that are known and not shown: by file, rule and the text of the line, so that lines may move."""
+"""The baseline: known findings that a scan does not show.
+
+They are matched by file, rule and the text of the line, so that lines may move.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,28 @@ Key = tuple[str, str, str]
 
 def write(path: Path, findings: Iterable[ScanFinding]) -> int:
     counted = Counter(_key(finding, path) for finding in findings)
-    known = [
+    entries = [
         {"path": file, "code": code, "line": line, "count": count}
         for (file, code, line), count in sorted(counted.items())
     ]
     try:
-        path.write_text(json.dumps({"schema": 1, "known": known}, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps({"schema": 1, "known": entries}, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ScanRefused(f"the baseline {path} cannot be written: {error.strerror}") from error
+        raise ScanRefused(f"cannot write the baseline {path}: {error.strerror}") from error
     return sum(counted.values())
 
 
 def unknown(path: Path, findings: Iterable[ScanFinding]) -> list[ScanFinding]:
-    """The findings that the baseline does not have, each counted as often as it is there."""
-    known = _read(path)
-    left = []
+    """Return the findings that are not in the baseline; an entry with count n hides n equal findings."""
+    remaining = _read(path)
+    new = []
     for finding in findings:
         key = _key(finding, path)
-        if known[key] > 0:
-            known[key] -= 1
+        if remaining[key] > 0:
+            remaining[key] -= 1
         else:
-            left.append(finding)
-    return left
+            new.append(finding)
+    return new
 
 
 def _key(finding: ScanFinding, baseline: Path) -> Key:
@@ -61,7 +64,7 @@ def _read(path: Path) -> Counter[Key]:
         )
     except FileNotFoundError as error:
         raise ScanRefused(
-            f"there is no baseline {path}; make it: hotlap scan … --baseline {path} --write-baseline"
+            f"there is no baseline {path}; create it: hotlap scan … --baseline {path} --write-baseline"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ScanRefused(f"{path} is no baseline of hotlap; make it again with --write-baseline") from error
+        raise ScanRefused(f"{path} is not a hotlap baseline; create it again with --write-baseline") from error

@@ -1,7 +1,7 @@
-"""Results by content: a tree that did not change is not scanned again.
+"""A cache of scan results by content: a source tree that has not changed is not scanned again.
 
 What is found in a file depends on all the others: on who calls its functions, on every class with a method of the same
-name, on settings made anywhere in the program. So the key is the content of all of them, the rules, and what was asked;
+name, on settings made anywhere in the program. So the key covers the content of every file, the rules and the filter;
 a single changed file means a new scan.
 """
 
@@ -23,19 +23,19 @@ from hotlap.records.codec import from_json, to_json
 from hotlap.records.scan_finding import Scan
 from hotlap.scanning.file_scan import FindingFilter
 
-_MOST = 16  # results kept
-_LARGEST = 20_000_000  # bytes kept in all
+_MAX_RESULTS = 16  # results in the cache
+_MAX_BYTES = 20_000_000  # bytes in the whole cache
 _SCANNER = (
     "analysis/**/*.py", "scanning/*.py", "records/scan_finding.py",
     "catalog/patterns.py", "catalog/*/find.py", "catalog/*/card.md",
 )  # fmt: skip
 
 
-def key(sources: Iterable[Source], context: Iterable[Source], wanted: FindingFilter) -> str:
+def key(sources: Iterable[Source], context: Iterable[Source], finding_filter: FindingFilter) -> str:
     digest = hashlib.blake2b(_rules().encode(), digest_size=16)
-    digest.update(repr(wanted).encode())
-    for part in (sources, context):
-        for source in part:
+    digest.update(repr(finding_filter).encode())
+    for group in (sources, context):
+        for source in group:
             digest.update(f"\0{source.path}\0{source.module}\0{source.package}\0".encode(errors="surrogateescape"))
             try:
                 digest.update(hashlib.blake2b(Path(source.path).read_bytes()).digest())
@@ -47,7 +47,7 @@ def key(sources: Iterable[Source], context: Iterable[Source], wanted: FindingFil
 
 @cache
 def _rules() -> str:
-    """The scanner itself is part of the key: a changed rule finds other things, and so may another Python."""
+    """Hash the scanner itself: a changed rule, or another version of Python, may find something else."""
     digest = hashlib.blake2b(sys.version.encode(), digest_size=16)
     home = Path(__file__).parents[1]
     for pattern in _SCANNER:
@@ -57,19 +57,19 @@ def _rules() -> str:
 
 
 def load(folder: Path, name: str) -> Scan | None:
-    """What is kept under this name; None where it is not, or cannot be read: then it is made again."""
+    """Return the cached result, or None if there is none or it cannot be read."""
     path = folder / f"{name}.json"
     try:
-        found = from_json(Scan, private.read(path, _LARGEST).decode(), str(path))
+        found = from_json(Scan, private.read(path, _MAX_BYTES).decode(), str(path))
     except (private.Unfit, UnicodeDecodeError, RecordUnreadable):
         return None
     with contextlib.suppress(OSError):
-        os.utime(path)  # the oldest are thrown away
+        os.utime(path)  # the least recently used results are deleted first
     return found
 
 
 def save(folder: Path, name: str, result: Scan) -> None:
-    """Kept where that is possible; a scan never fails for its cache. Two processes may do so at once."""
+    """Store a result if possible; a scan never fails because of its cache. Two processes may do this at once."""
     temporary = ""
     try:
         private.make_folder(folder)
@@ -84,14 +84,14 @@ def save(folder: Path, name: str, result: Scan) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """The newest results only, few and small enough."""
-    kept = []
+    """Delete all but the most recently used results, within the limits on number and size."""
+    cached = []
     for path in folder.glob("*.json"):
-        with contextlib.suppress(OSError):  # another process threw it away
+        with contextlib.suppress(OSError):  # another process deleted it
             status = path.stat()
-            kept.append((status.st_mtime_ns, status.st_size, path))
-    room = _LARGEST
-    for number, (_, size, path) in enumerate(sorted(kept, reverse=True)):
+            cached.append((status.st_mtime_ns, status.st_size, path))
+    room = _MAX_BYTES
+    for number, (_, size, path) in enumerate(sorted(cached, reverse=True)):
         room -= size
-        if number and (number >= _MOST or room < 0):
+        if number and (number >= _MAX_RESULTS or room < 0):
             path.unlink(missing_ok=True)

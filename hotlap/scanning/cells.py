@@ -1,4 +1,4 @@
-"""Findings in notebooks, told by cell. There are no repairs: a notebook is written by its editor."""
+"""Findings in notebooks, located by cell. They are never repaired: only its editor should write a notebook."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from hotlap.records.scan_finding import Applicability, ScanFinding, Step
 
 def in_cells(findings: Iterable[ScanFinding]) -> list[ScanFinding]:
     cells: dict[str, list[int]] = {}
-    return [_placed(finding, cells) for finding in findings]
+    return [_in_cell(finding, cells) for finding in findings]
 
 
-def _placed(finding: ScanFinding, cells: dict[str, list[int]]) -> ScanFinding:
-    why = tuple(_step(step, cells) for step in finding.why)
+def _in_cell(finding: ScanFinding, cells: dict[str, list[int]]) -> ScanFinding:
+    why = tuple(_step_in_cell(step, cells) for step in finding.why)
     if not finding.path.endswith(notebooks.SUFFIX):
         return finding if why == finding.why else replace(finding, why=why)
     number, line = notebooks.cell_at(_cells(finding.path, cells), finding.line)
     return replace(
         finding, line=line, end_line=finding.end_line - finding.line + line, cell=number, why=why,
-        applicability=Applicability.DISPLAY_ONLY.value,
+        applicability=Applicability.DISPLAY_ONLY,
     )  # fmt: skip
 
 
-def _step(step: Step, cells: dict[str, list[int]]) -> Step:
+def _step_in_cell(step: Step, cells: dict[str, list[int]]) -> Step:
     if not step.path.endswith(notebooks.SUFFIX):
         return step
     number, line = notebooks.cell_at(_cells(step.path, cells), step.line)
     return Step(f"{step.path}:cell {number}", line, step.text)
 
 
-def _cells(path: str, known: dict[str, list[int]]) -> list[int]:
-    if path not in known:
+def _cells(path: str, cells: dict[str, list[int]]) -> list[int]:
+    if path not in cells:
         text = files.load(Source(path, "", False))
-        known[path] = notebooks.starts(text) if isinstance(text, str) else []
-    return known[path]
+        cells[path] = notebooks.starts(text) if isinstance(text, str) else []
+    return cells[path]

@@ -1,4 +1,4 @@
-"""Looking at one file with all rules, once it is known how hot each function is across all files."""
+"""Run all rules on one file, once it is known how hot each function is across all files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hotlap.analysis.queries.rule import Found, Rule
 from hotlap.catalog import patterns
 from hotlap.records.scan_finding import Confidence, Scan, ScanFinding, Unread
 
-_MOST_MAYBES = 3  # conditions that may hold rarely; behind more of them nobody can tell
+_MOST_MAYBES = 3  # conditions that may rarely hold; behind more of them the frequency is a guess
 _BLOCKS = (
     ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.If, ast.Try, ast.FunctionDef, ast.AsyncFunctionDef,
     ast.ClassDef,
@@ -28,32 +28,38 @@ _IGNORE = re.compile(r"#\s*hotlap:\s*ignore(?:\[(?P<codes>[^\]]*)\])?", re.IGNOR
 
 @dataclass(frozen=True)
 class FindingFilter:
-    """Which findings are asked for."""
+    """Which findings are requested."""
 
-    select: tuple[str, ...] = ()  # codes, names, or the beginning of a code; none: all
+    select: tuple[str, ...] = ()  # codes, names, or the beginning of a code; empty: all rules
     ignore: tuple[str, ...] = ()
     pedantic: bool = False
+    preview: bool = False
 
     def rules(self) -> list[Rule]:
-        every = patterns.rules().values()
-        chosen = [rule for rule in every if not self.select or _named(rule, self.select)]
-        return [rule for rule in chosen if not _named(rule, self.ignore)]
+        available = patterns.rules().values()
+        chosen = [rule for rule in available if not self.select or _is_named(rule, self.select)]
+        return [rule for rule in chosen if not _is_named(rule, self.ignore) and self._is_on(rule)]
+
+    def _is_on(self, rule: Rule) -> bool:
+        return self.preview or not rule.preview or any(_is_itself(rule, text) for text in self.select)
 
 
-def _named(rule: Rule, texts: tuple[str, ...]) -> bool:
-    return any(
-        rule.code.startswith(text.upper()) or rule.name == text.lower().replace("_", "-") for text in texts if text
-    )
+def _is_named(rule: Rule, texts: tuple[str, ...]) -> bool:
+    return any(rule.code.startswith(text.upper()) or _is_itself(rule, text) for text in texts if text)
 
 
-def scan_text(text: str, wanted: FindingFilter, path: str = "train.py") -> Scan:
-    """The same for one program in memory."""
+def _is_itself(rule: Rule, text: str) -> bool:
+    return rule.code == text.upper() or rule.name == text.lower().replace("_", "-")
+
+
+def scan_text(text: str, finding_filter: FindingFilter, path: str = "train.py") -> Scan:
+    """Scan one program in memory."""
     source = Source(path, path.removesuffix(".py"), False)
     parsed = files.parse(source, text)
     if isinstance(parsed, Unread):
         return Scan((), (parsed,), 1)
     reader = flow.read_closely(parsed.tree, path, source.module, text)
-    found = look(parsed, State(Hotness(Project([reader.summary])), wanted), reader)
+    found = look(parsed, State(Hotness(Project([reader.summary])), finding_filter), reader)
     findings = [finding for finding in found if isinstance(finding, ScanFinding)]
     findings.sort(key=lambda finding: (finding.line, finding.column, finding.code))
     return Scan(
@@ -65,37 +71,37 @@ def scan_text(text: str, wanted: FindingFilter, path: str = "train.py") -> Scan:
 
 
 class State:
-    """What looking at a file needs to know of all of them."""
+    """What the rules need to know about all files to judge one of them."""
 
-    def __init__(self, hotness: Hotness, wanted: FindingFilter) -> None:
-        self.hotness, self.wanted = hotness, wanted
-        self.rules = wanted.rules()
+    def __init__(self, hotness: Hotness, finding_filter: FindingFilter) -> None:
+        self.hotness, self.wanted = hotness, finding_filter
+        self.rules = finding_filter.rules()
 
     def rules_for(self, text: str, path: str) -> list[Rule]:
-        """The rules that may find something in a file."""
+        """Return the rules that may find something in this file, judging by the words it contains."""
         hot = self.hotness.is_hot(path)
-        known: dict[str, bool] = {}
+        presence: dict[str, bool] = {}
         found = []
         for rule in self.rules:
             for word in rule.words if hot or not rule.only_hot else ():
-                there = known.get(word)
-                if there is None:
-                    there = known[word] = word in text  # many rules look for the same words
-                if there:
+                present = presence.get(word)
+                if present is None:
+                    present = presence[word] = word in text  # many rules look for the same words
+                if present:
                     found.append(rule)
                     break
         return found
 
 
 def our_bug(source: Source, error: Exception, where: str = "") -> Unread:
-    """A file that the scanner fails on is reported like one that cannot be read; in our own tests it raises."""
+    """Report a file that the scanner fails on like one that cannot be read; in our own tests, raise."""
     if "PYTEST_CURRENT_TEST" in os.environ or "HOTLAP_STRICT" in os.environ:
         raise error
-    return Unread(source.path, f"{where}a bug of hotlap, please report it: {type(error).__name__}: {error}")
+    return Unread(source.path, f"{where}a bug in hotlap, please report it: {type(error).__name__}: {error}")
 
 
 def look(parsed: ParsedFile, state: State, reader: flow.FileReader | None = None) -> list[ScanFinding | Unread]:
-    """The findings of all rules in one file. A rule that fails on it is reported, and hides no other."""
+    """Return the findings of all rules in one file. A rule that fails is reported and does not hide the others."""
     rules = state.rules_for(parsed.text, parsed.source.path)
     if not rules:
         return []
@@ -104,22 +110,22 @@ def look(parsed: ParsedFile, state: State, reader: flow.FileReader | None = None
     for rule in rules:
         try:
             for hit in rule.find(code):
-                made = _scanned(rule, hit, code)
-                if _is_wanted(made, code, state.wanted):
-                    found[(made.code, made.line, made.column)] = made
+                finding = _scan_finding(rule, hit, code)
+                if _is_wanted(finding, code, state.wanted):
+                    found[(finding.code, finding.line, finding.column)] = finding
         except Exception as error:  # noqa: BLE001
             found[(rule.code, 0, 0)] = our_bug(parsed.source, error, f"{rule.code}: ")
     return list(found.values())
 
 
-def _is_wanted(finding: ScanFinding, code: Code, wanted: FindingFilter) -> bool:
-    if finding.confidence == Confidence.LOW.value and not wanted.pedantic:
+def _is_wanted(finding: ScanFinding, code: Code, finding_filter: FindingFilter) -> bool:
+    if finding.confidence == Confidence.LOW and not finding_filter.pedantic:
         return False
     ends = {finding.line, finding.last_line}
-    return not any(_ignored(code.lines[number - 1], finding) for number in ends if number <= len(code.lines))
+    return not any(_is_ignored(code.lines[number - 1], finding) for number in ends if number <= len(code.lines))
 
 
-def _ignored(line: str, finding: ScanFinding) -> bool:
+def _is_ignored(line: str, finding: ScanFinding) -> bool:
     mark = _IGNORE.search(line)
     if mark is None:
         return False
@@ -128,7 +134,7 @@ def _ignored(line: str, finding: ScanFinding) -> bool:
     return bool({text.strip().lower() for text in mark["codes"].split(",")} & {finding.code.lower(), finding.name})
 
 
-def _scanned(rule: Rule, found: Found, code: Code) -> ScanFinding:
+def _scan_finding(rule: Rule, found: Found, code: Code) -> ScanFinding:
     heat = found.heat or code.heat(found.node)
     node: Any = found.node
     confidence = min((found.confidence or heat.confidence, heat.confidence), key=lambda level: level.rank)
@@ -137,6 +143,6 @@ def _scanned(rule: Rule, found: Found, code: Code) -> ScanFinding:
     return ScanFinding(
         rule.code, rule.name, code.path, node.lineno, characters(code.lines, node.lineno, node.col_offset) + 1,
         node.end_lineno, characters(code.lines, node.end_lineno, node.end_col_offset) + 1, found.message, found.repair,
-        heat.frequency.value, confidence.value, found.applicability.value, heat.why,
+        heat.frequency, confidence, found.applicability, heat.why,
         code.lines[node.lineno - 1].strip(), found.hints, isinstance(node, _BLOCKS),
     )  # fmt: skip

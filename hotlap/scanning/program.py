@@ -1,4 +1,4 @@
-"""The source of a program that was observed: the files that were seen at work, judged with those around them."""
+"""Scan the source of an observed program: the files that were seen running, in the context of those around them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 
 def scan_program(seen: Observation) -> Scan:
-    """Findings in the user's own files, under the settings of their project."""
-    paths = _own(_named(seen))
+    """Return the findings in the user's own files, under the settings of their project."""
+    paths = _own_files(_program_files(seen))
     if not paths:
         return Scan(())
     project = settings(Path(paths[0]).parent)
     sources, _ = files.discover(paths, project.exclude)
     context = files.surroundings(paths, sources, project.exclude)
-    # One core: the caller may have threads, under which a fork can hang.
-    return scan(sources, FindingFilter(project.select, project.ignore, project.pedantic), context, cores=1)
+    # One core: the caller may have threads, and a fork in a process with threads can hang.
+    finding_filter = FindingFilter(project.select, project.ignore, project.pedantic, project.preview)
+    return scan(sources, finding_filter, context, cores=1)
 
 
-def _named(seen: Observation) -> Iterator[str]:
-    """Files of the program, first as the observation writes them, so that its lines are found again."""
+def _program_files(seen: Observation) -> Iterator[str]:
+    """Yield the files of the program, first as the observation spells them, so that its lines match the findings."""
     places = [model.place for model in seen.models] + [loader.dataset_place for loader in seen.loaders]
     yield from (sync.file for sync in seen.syncs)
     yield from (copy.file for copy in seen.copies)
@@ -44,11 +45,11 @@ def _named(seen: Observation) -> Iterator[str]:
             yield f"{folder.joinpath(*word.split('.'))}.py"
 
 
-def _own(paths: Iterable[str]) -> list[str]:
-    """Each file that is there, once, and no library's."""
+def _own_files(paths: Iterable[str]) -> list[str]:
+    """Return each existing file once, without those of libraries."""
     found: dict[Path, str] = {}
     for path in paths:
-        own = path.endswith(".py") and not any(part in Path(path).parts for part in _LIBRARIES)
+        own = path.endswith(".py") and not any(folder in Path(path).parts for folder in _LIBRARIES)
         if own and "/lib/python3." not in path and Path(path).is_file():
             found.setdefault(Path(path).resolve(), path)
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Repairing: rounds of scanning and fixing until nothing is left to fix; then files written whole or not at all."""
+"""Repair files: scan and fix in rounds until nothing is left to fix, then write each file whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROUNDS = 10
 
 @dataclass(frozen=True)
 class FileRepair:
-    """A file before and after, and how many findings are gone."""
+    """The text of a file before and after its repair."""
 
     path: str
     before: str
@@ -39,18 +39,18 @@ class FileRepair:
 
 
 def repair(
-    sources: Sequence[Source], wanted: FindingFilter, unsafe: bool, context: Sequence[Source] = ()
+    sources: Sequence[Source], finding_filter: FindingFilter, unsafe: bool, context: Sequence[Source] = ()
 ) -> tuple[list[FileRepair], Scan]:
-    """What the files become, and the findings that are left."""
+    """Return the repaired files and the findings that are left; write nothing."""
     _need_libcst()
     before: dict[str, str] = {}
     current = {source.path: source for source in sources}
     for _ in range(_ROUNDS):
-        result = scan(list(current.values()), wanted, context)
+        result = scan(list(current.values()), finding_filter, context)
         changed = False
-        for path, found in _by_file(result, unsafe).items():
-            text = before.get(path) or _text(path)
-            new = _fixed(current[path].text or text, found)
+        for path, findings in _by_file(result, unsafe).items():
+            text = before.get(path) or _source_text(path)
+            new = _fixed_text(current[path].text or text, findings)
             if new is not None:
                 before[path], changed = text, True
                 current[path] = replace(current[path], text=new)
@@ -60,12 +60,12 @@ def repair(
     return [file for file in repaired if file.before != file.after], result
 
 
-def repair_text(text: str, wanted: FindingFilter, unsafe: bool) -> str:
-    """The same for one program in memory."""
+def repair_text(text: str, finding_filter: FindingFilter, unsafe: bool) -> str:
+    """Return the repaired text of one program in memory."""
     _need_libcst()
     for _ in range(_ROUNDS):
-        found = _by_file(scan_text(text, wanted), unsafe)
-        new = _fixed(text, found["train.py"]) if found else None
+        findings = _by_file(scan_text(text, finding_filter), unsafe)
+        new = _fixed_text(text, findings["train.py"]) if findings else None
         if new is None:
             break
         text = new
@@ -80,7 +80,7 @@ def _need_libcst() -> None:
 
 
 def _by_file(result: Scan, unsafe: bool) -> dict[str, list[ScanFinding]]:
-    allowed = {Applicability.SAFE.value} | ({Applicability.UNSAFE.value} if unsafe else set())
+    allowed = {Applicability.SAFE} | ({Applicability.UNSAFE} if unsafe else set())
     grouped: dict[str, list[ScanFinding]] = {}
     for finding in result.findings:
         if finding.applicability in allowed:
@@ -88,8 +88,8 @@ def _by_file(result: Scan, unsafe: bool) -> dict[str, list[ScanFinding]]:
     return grouped
 
 
-def _fixed(text: str, found: Sequence[ScanFinding]) -> str | None:
-    """The text with the findings repaired; None where nothing could be, or what came out is no Python."""
+def _fixed_text(text: str, findings: Sequence[ScanFinding]) -> str | None:
+    """Return the text with its findings repaired, or None if nothing could be repaired or the result is not Python."""
     from libcst import ParserSyntaxError
 
     from hotlap.analysis.edits.place import Tree
@@ -98,34 +98,36 @@ def _fixed(text: str, found: Sequence[ScanFinding]) -> str | None:
         tree = Tree(text)
     except (ParserSyntaxError, RecursionError):
         return None
-    made = False
-    for finding in found:
+    applied = False
+    for finding in findings:
         fix = patterns.fix_of(finding.name)
-        made = (fix is not None and tree.apply(fix, finding)) or made
-    new = tree.code() if made else text
+        applied = (fix is not None and tree.apply(fix, finding)) or applied
+    new = tree.code() if applied else text
     if new == text or not isinstance(files.parse(Source("", "", False), new), files.ParsedFile):
         return None
     return new
 
 
-def _text(path: str) -> str:
+def _source_text(path: str) -> str:
     text = files.decoded(Path(path).read_bytes())
     assert text is not None
     return text
 
 
 def write(repaired: FileRepair) -> None:
-    """In the encoding it had, by renaming: a reader sees the old file or the new one."""
-    path = Path(repaired.path).resolve()  # a link stays one, and what it names is changed
+    """Write the file in its old encoding, by renaming: a reader sees either the old file or the new one."""
+    path = Path(repaired.path).resolve()  # a link stays a link, and its target is changed
     try:
         data = path.read_bytes()
         if files.decoded(data) != repaired.before:
-            raise ScanRefused(f"{repaired.path} was changed while it was being scanned; it is as it was: scan it again")
+            raise ScanRefused(
+                f"{repaired.path} was changed while it was being scanned; it was not repaired: scan it again"
+            )
         if not os.access(path, os.W_OK):
-            raise ScanRefused(f"{repaired.path} cannot be written: it is read-only; it is as it was")
+            raise ScanRefused(f"{repaired.path} cannot be written: it is read-only; nothing in it was changed")
         _replace(path, _encoded(repaired.after, data))
     except OSError as error:
-        raise ScanRefused(f"{repaired.path} cannot be written: {error.strerror}; it is as it was") from error
+        raise ScanRefused(f"{repaired.path} cannot be written: {error.strerror}; nothing in it was changed") from error
 
 
 def _encoded(text: str, before: bytes) -> bytes:
@@ -134,7 +136,7 @@ def _encoded(text: str, before: bytes) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """The whole file at once, with its owner and permissions."""
+    """Replace the whole file at once, keeping its owner and permissions."""
     old = path.stat()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -1,1 +1,1 @@
-"""Trials: fresh processes of the unmodified command, each with its choices applied, measured and kept from writing."""
+"""Trials: fresh processes of the unmodified command, with choices applied, measured, and with writes diverted."""

@@ -1,7 +1,8 @@
-"""In a process of a trial: applies the choices, times steps, keeps losses, and ends the program after enough of them.
+"""Runs inside a trial process: applies the choices, times steps, records losses, and ends the program after enough.
 
-A step ends when its optimizers are done; it is over once one of them steps again. So it is counted the same whatever
-an optimisation does to the loader, and both arms train the same steps. Nothing here makes the host wait for a device.
+A step ends when its optimizers are done, and is closed once one of them steps again. So steps are counted the same way
+whatever an optimisation does to the loader, and both arms train the same steps. Nothing here makes the host wait for a
+device.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from hotlap.records.session import Session
 from hotlap.records.trial import MetricValue
 from hotlap.trial import metric
 from hotlap.trial.nudge import nudge
-from hotlap.trial.order import ENOUGH, LEFT, TOLD, Mark, Order, ProcessReport, read_order
+from hotlap.trial.order import ENOUGH, LEFT, REPORT, Mark, Order, ProcessReport, read_order
 from hotlap.trial.state import Watch
 
 MARK_SECONDS = 0.025  # between events on the device: recording one costs the host some 14 µs
-MARKS, CLOSEST = 48, 4  # short steps: so many over the whole run all the same, but none closer than so many steps
+MARKS, CLOSEST = 48, 4  # short steps: this many marks over the whole run, but at least four steps apart
 SAY_SECONDS = 0.2
 MIB = 1 << 20
 
 
 def start(torch: Any, session: Session, seams: Seams) -> Callable[[], None]:
-    """Called once torch is imported; the result is called when the process ends."""
+    """Start the agent, once torch is imported; the function returned is called when the process ends."""
     entered = plan_applied.enter(torch, session, seams)
     agent = Agent(torch, session, seams, read_order(session), entered.deciding)
     agent.subscribe()
@@ -82,9 +83,9 @@ class Agent:
         self._device: Any = None  # of the training, on CUDA
         self._stopper: Stopper | None = None
         self._state = STARTING
-        self._said = 0.0
-        self._told = False
-        self._offset = time.time() - time.perf_counter() - session.started  # one clock for what is told
+        self._reported = 0.0
+        self._written = False
+        self._offset = time.time() - time.perf_counter() - session.started  # puts all reported times on one clock
         self._progress = ProgressWriter(self.folder / f"progress-{os.getpid()}.bin")
 
     def subscribe(self) -> None:
@@ -139,7 +140,7 @@ class Agent:
         self._optimizer_ended(optimizer)
 
     def _scaler_stepped(self, scaler: Any, args: Any, kwargs: Any, _: Any) -> None:
-        """A scaler that found infinities leaves the optimizer's step out; to the user it was a step all the same."""
+        """Count a step that the scaler skipped because of infinities; to the user it was a step all the same."""
         optimizer = args[0] if args else kwargs.get("optimizer")
         if id(optimizer) in self._for_scaler:
             self._for_scaler.discard(id(optimizer))
@@ -169,7 +170,7 @@ class Agent:
         return event
 
     def _close(self) -> None:
-        """The step before is over."""
+        """Close the previous step."""
         if self._pending is None:
             return
         self.ends.append(self._pending)
@@ -180,26 +181,26 @@ class Agent:
         at, self._pending = self._pending, None
         self._stepped.clear()
         self.watch.step_over(len(self.ends), self.on_cuda)
-        if at - self._said >= SAY_SECONDS:
-            self._say()
+        if at - self._reported >= SAY_SECONDS:
+            self._report()
         if self._enough():
             self._done()
 
     def _first_step(self, optimizer: Any) -> None:
-        weights = [one for group in optimizer.param_groups for one in group["params"]]
-        self._device = next((one.device for one in weights if one.is_cuda), None)
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        self._device = next((weight.device for weight in weights if weight.is_cuda), None)
         self.on_cuda = self._device is not None
-        self._limit_memory({one.device for one in weights if one.is_cuda})
+        self._limit_memory({weight.device for weight in weights if weight.is_cuda})
         self.losses.on_host = not self.on_cuda
         self.watch.training_begins()
         self.rank, self.world = rank_and_world(self.torch)
         self._state = TIMING
         self._stopper = Stopper(self.folder, self.rank, self.world, self._leaving)
         self._stopper.install()
-        self._say()
+        self._report()
 
     def _limit_memory(self, devices: set[Any]) -> None:
-        """What it takes beyond is out of memory, as on a smaller device."""
+        """Make an allocation beyond the limit run out of memory, as on a smaller device."""
         if self.order.device_mb is None:
             return
         for device in devices:
@@ -222,22 +223,23 @@ class Agent:
         self._write()
         if self._stopper is not None:
             self._stopper.decide()
-        self._say()  # only now: whoever watches may end us
+        self._report()  # only now: the watching process may end this one
 
     def _leaving(self) -> None:
-        """Said once the program's own code is over, its `finally` blocks included: the last to register is called
-        first, before pools of compilers are waited for and the like.
+        """Mark the end of the program's own code, `finally` blocks included.
+
+        The handler registered last runs first, so before the interpreter waits for pools of compilers and the like.
         """
         atexit.register(_leave, self.folder / LEFT)
 
-    # Telling
+    # Reporting
 
     def _read(self, name: str, value: float) -> None:
         steps = len(self.ends) + (self._pending is not None)
         self.readings.append(MetricValue(name=name, step=steps, value=value))
 
-    def _say(self) -> None:
-        self._said = self._now()
+    def _report(self) -> None:
+        self._reported = self._now()
         steps = len(self.ends) + (self._pending is not None)
         self._progress.write(
             Progress(
@@ -253,25 +255,25 @@ class Agent:
         )
 
     def process_ends(self) -> None:
-        """The program is over, before or after it was asked to end."""
+        """Write the report if the program ended before it was asked to."""
         if self._state == TIMING:
             self._close()
         if self._state == TIMING:
             self._write()
 
     def _write(self) -> None:
-        """A disk that is full must not keep the program from being ended; who watches misses the file and says so."""
-        if self._told:
+        """Write the report. A full disk must not keep the program alive; the watcher notices the missing file."""
+        if self._written:
             return
-        self._told = True
+        self._written = True
         self.tell_outcomes()
-        final = self.folder / f"{TOLD}-{os.getpid()}.json"
+        final = self.folder / f"{REPORT}-{os.getpid()}.json"
         draft = final.with_suffix(".tmp")
         try:
             private.write_text(draft, to_json(self._record()))
             draft.replace(final)
         except OSError as error:
-            self.seams.guard.failed("keeping the trial", error)
+            self.seams.guard.failed("writing the trial's report", error)
 
     def _record(self) -> ProcessReport:
         memory = surroundings.memory(self.torch)
@@ -297,19 +299,19 @@ class Agent:
         return tuple(value if math.isfinite(value) else math.nan for value in values)
 
     def _marks(self) -> tuple[Mark, ...]:
-        """Read by polling, without a sync; the events are long past by now, but for the last."""
+        """Read the events by polling, without a sync; all but the last are long past by now."""
         if not self.events:
             return ()
         first = self.events[0][1]
         while not self.events[-1][1].query():
             time.sleep(0.001)
-        return tuple(Mark(steps=steps, seconds=first.elapsed_time(one) / 1000) for steps, one in self.events)
+        return tuple(Mark(steps=steps, seconds=first.elapsed_time(event) / 1000) for steps, event in self.events)
 
 
 def _leave(path: Path) -> None:
-    """What was printed is told in any case: whoever waits for pools may be ended."""
+    """Flush what was printed, because a process that waits for its pools may be killed, and leave the mark."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    with suppress(OSError):  # a full disk: it is given the longer time
+    with suppress(OSError):  # a full disk: the process then gets the longer time to end
         path.touch(private.FILE)

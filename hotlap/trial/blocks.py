@@ -1,4 +1,4 @@
-"""From the times of steps to warm-up and blocks. Plain arithmetic, so that it can be tested."""
+"""Splits the times of steps into warm-up and blocks. Plain arithmetic, so that it can be tested."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from hotlap.observe.window import WarmupDetector
 from hotlap.records.trial import Block
 
 MOST_BLOCKS = 12
-LATE = 1 / 3  # of the run: what is compiled once more after this is no warm-up
-GETTING_QUICK, QUICK, SEVERAL = 2 / 3, 0.7, 5  # of the run; of what a step took before; steps looked at as one
-SPIKE, SPIKE_SECONDS = 30, 1.0  # times the usual step, and at least so long: a compilation, not a stall
+LATE = 1 / 3  # of the run: what is compiled again after this is not warm-up
+GETTING_QUICK, QUICK, SEVERAL = 2 / 3, 0.7, 5  # of the run; of the time a step took before; steps per median
+SPIKE, SPIKE_SECONDS = 30, 1.0  # times the usual step, and at least this long: a compilation, not a stall
 
 
 def warmup_steps(began: float, ends: Sequence[float]) -> int:
-    """How many steps were warming up; at least the first, and never all."""
+    """Return how many steps were warm-up: at least the first, and never all."""
     seconds = [end - before for before, end in zip([began, *ends[:-1]], ends, strict=True)]
     steps = max(_until_steady(seconds), _last_spike(seconds), _until_quick(seconds))
     return max(0, min(steps, len(seconds) - 1))
 
 
 def _until_steady(seconds: Sequence[float]) -> int:
-    """However long a step takes to compile; half of the run at most."""
+    """Return the steps until times settle, however long one compiles; at most half of the run."""
     detector = WarmupDetector(None)
-    for index, one in enumerate(seconds[: len(seconds) // 2]):
-        detector.over(one)
+    for index, step_seconds in enumerate(seconds[: len(seconds) // 2]):
+        detector.over(step_seconds)
         if detector.settled:
             return index + 1
     return len(seconds) // 2
 
 
 def _until_quick(seconds: Sequence[float]) -> int:
-    """Steps until it became much faster for good, as when data is kept from the second epoch on: two thirds at most."""
+    """Return the steps before a lasting speed-up, as when data is cached from epoch two on; at most two thirds."""
     late, early = int(len(seconds) * GETTING_QUICK), len(seconds) // 4
     if early < SEVERAL:
         return 0
@@ -46,7 +46,7 @@ def _until_quick(seconds: Sequence[float]) -> int:
 
 
 def _last_spike(seconds: Sequence[float]) -> int:
-    """Steps up to the last early one that was far slower than any later one: something was compiled again."""
+    """Return the steps up to the last early one that was far slower than any later one: a recompilation."""
     early = int(len(seconds) * LATE)
     later = seconds[early:]
     if not later:
@@ -55,9 +55,9 @@ def _last_spike(seconds: Sequence[float]) -> int:
     return max((index + 1 for index in range(early) if seconds[index] > bound), default=0)
 
 
-def blocks(moments: Sequence[tuple[int, float]], warmup: int, samples_a_step: float) -> tuple[Block, ...]:
-    """From moments (steps ended, seconds) to at most a dozen blocks after warm-up; no step is left out."""
-    known = [(steps, at) for steps, at in moments if steps >= warmup]
+def blocks(marks: Sequence[tuple[int, float]], warmup: int, samples_a_step: float) -> tuple[Block, ...]:
+    """Cut marks (steps ended, seconds) into at most a dozen blocks after warm-up; no step is left out."""
+    known = [(steps, at) for steps, at in marks if steps >= warmup]
     if len(known) < 2:
         return ()
     least = -(-(known[-1][0] - known[0][0]) // MOST_BLOCKS)

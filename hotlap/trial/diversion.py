@@ -1,7 +1,7 @@
-"""Every call of Python's that writes a file by name is pointed at the shadow, and every one that looks for one.
+"""Diverts every Python call that writes, reads or looks up a file by name to the shadow.
 
-Files written by other programs, or by libraries that open files outside Python, are not seen, apart from those named
-in `_foreign`: torch, safetensors, h5py, sqlite3.
+Files written by other programs, or by libraries that open files outside Python, are not seen, except for those named in
+`_foreign`: torch, safetensors, h5py, sqlite3.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ CACHE_VARIABLES = ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "TRITON_CACHE_DIR"
 
 
 def shadow_of(scratch: Path, folder: Path, home: Path) -> Shadow:
-    """All that is written is diverted, but for temporary files, caches, devices and our own run folders."""
+    """Divert everything written, except for temporary files, caches, devices and hotlap's own run folders."""
     caches = [Path(os.environ[name]) for name in CACHE_VARIABLES if os.environ.get(name)]
     user = Path(os.path.expanduser("~"))  # noqa: PTH111 Path.home() raises where there is none
-    devices = [Path(one) for one in ("/dev", "/proc", "/sys", "/run")]
+    devices = [Path(name) for name in ("/dev", "/proc", "/sys", "/run")]
     left = [Path(tempfile.gettempdir()), *devices, *caches, *(user / name for name in CACHES), home]
     found = Shadow(scratch, [folder], left)
     found.places = str(home / PLACES)
@@ -72,10 +72,10 @@ class _Diversion:
 
     def _wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         def layer(original: Any) -> Any:
-            made = make(original)
-            made.__name__, made.__doc__ = name, original.__doc__
-            made.__wrapped__ = original
-            return made
+            layered = make(original)
+            layered.__name__, layered.__doc__ = name, original.__doc__
+            layered.__wrapped__ = original
+            return layered
 
         self._ledger.wrap(owner, name, layer)
 
@@ -83,7 +83,7 @@ class _Diversion:
         if not hasattr(os, name):
             return
         self._wrap(os, name, make)
-        accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 keeps the functions by themselves
+        accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 holds its own references to the functions
         if accessor is not None and name in vars(accessor):
             function = io.open if name == "open" else getattr(os, name)
             self._ledger.wrap(accessor, name, lambda original: staticmethod(function))
@@ -254,7 +254,7 @@ class _Diversion:
 
 
 class _Entries:
-    """What os.scandir gives: an iterator that can be closed."""
+    """Stands in for the result of os.scandir: an iterator that can be closed."""
 
     def __init__(self, entries: list[Any]) -> None:
         self._entries = iter(entries)
@@ -276,7 +276,7 @@ class _Entries:
 
 
 def _foreign(shadow: Shadow, ledger: Ledger) -> None:
-    """What opens files without Python, by module: function, position and name of the path, whether it writes."""
+    """Divert libraries that open files without Python, by module, function, path argument, and whether it writes."""
     calls = (
         ("torch", "save", 1, "f", True),
         ("torch", "load", 0, "f", False),

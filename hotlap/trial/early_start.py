@@ -1,4 +1,4 @@
-"""At the very start of each process of a trial, before the program's first line."""
+"""Sets up each process of a trial, before the program's first line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def enter(session: Session) -> None:
-    """Writes are diverted and seeds shifted; whoever outlives the one that started it is ended."""
+    """Divert writes, shift seeds, and end with the process that started this one."""
     order = read_order(session)
     end_with_parent()
     folder = Path(session.folder)
@@ -29,7 +29,7 @@ def enter(session: Session) -> None:
 
 
 def end_with_parent() -> None:
-    """A hotlap that is killed leaves nothing running. Linux only; elsewhere --resume ends what is left."""
+    """Leave nothing running when hotlap is killed. Linux only; elsewhere --resume ends what is left."""
     if sys.platform != "linux":
         return
     import ctypes

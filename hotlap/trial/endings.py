@@ -1,4 +1,4 @@
-"""How a process of a trial ended, from what it told, its exit code and its last words."""
+"""Tells how a process of a trial ended, from its report, its exit code and its last words."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ LONGEST = 300  # characters of a last line
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process:
-    """What is known of a process once it is over."""
+    """What is known about a process once it is over."""
 
-    told: ProcessReport | None
+    report: ProcessReport | None
     exit_code: int
-    ended_by_us: tuple[EndReason, str] | None  # a limit it passed
+    ended_by_us: tuple[EndReason, str] | None  # the limit it exceeded
     last_words: Sequence[str]  # the last lines of its stderr
-    problem: str | None  # why it could not be entered
+    problem: str | None  # why hotlap could not be loaded into it
 
 
 def how_it_ended(process: Process, least: int) -> tuple[EndReason, str]:
-    told = process.told
-    if told is not None and (step := _not_finite(told)) is not None:
+    report = process.report
+    if report is not None and (step := _not_finite(report)) is not None:
         return EndReason.NOT_A_NUMBER, f"the loss of step {step} is not finite"
-    if told is not None and told.done:
+    if report is not None and report.done:
         return EndReason.MEASURED, ""
     if process.problem is not None:
         return EndReason.CRASHED, process.problem
@@ -42,7 +42,7 @@ def how_it_ended(process: Process, least: int) -> tuple[EndReason, str]:
         return process.ended_by_us
     if process.exit_code != 0:
         return _failed(process)
-    steps = len(told.ends) if told is not None else 0
+    steps = len(report.ends) if report is not None else 0
     if steps == 0:
         return EndReason.NEVER_STEPPED, "it ended without a training step"
     if steps < least:
@@ -50,8 +50,8 @@ def how_it_ended(process: Process, least: int) -> tuple[EndReason, str]:
     return EndReason.MEASURED, ""
 
 
-def _not_finite(told: ProcessReport) -> int | None:
-    return next((index + 1 for index, loss in enumerate(told.losses) if math.isnan(loss)), None)
+def _not_finite(report: ProcessReport) -> int | None:
+    return next((index + 1 for index, loss in enumerate(report.losses) if math.isnan(loss)), None)
 
 
 def _failed(process: Process) -> tuple[EndReason, str]:
@@ -60,13 +60,13 @@ def _failed(process: Process) -> tuple[EndReason, str]:
     if memory:
         return EndReason.OUT_OF_MEMORY, memory[-1][:LONGEST]
     if process.exit_code == KILLED:
-        return EndReason.OUT_OF_MEMORY, "killed by the system (signal 9), as it does when memory runs out"
-    said = _error_line(words)
+        return EndReason.OUT_OF_MEMORY, "killed by the system (signal 9), which usually means that memory ran out"
+    error = _error_line(words)
     code = f"signal {-process.exit_code}" if process.exit_code < 0 else f"exit code {process.exit_code}"
-    return EndReason.CRASHED, f"{said[:LONGEST]} ({code})" if said else code
+    return EndReason.CRASHED, f"{error[:LONGEST]} ({code})" if error else code
 
 
 def _error_line(words: Sequence[str]) -> str:
-    """The last line that names an error, else the last line."""
+    """Return the last line that names an error, else the last line."""
     named = [line for line in words if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit|Warning)\b", line)]
     return named[-1] if named else words[-1] if words else ""

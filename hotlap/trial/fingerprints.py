@@ -1,7 +1,7 @@
-"""Tensors as fingerprints: a digest of their numbers, and a sketch that tells how far two of them are apart.
+"""Fingerprints of tensors: a digest of the numbers, and a sketch that shows how far apart two tensors are.
 
-One pass over the numbers where they lie, in pieces, as float64 and in logical order: neither the memory format, the
-device nor the dtype of equal numbers matters. Nothing is drawn from any random stream.
+One pass over the numbers on their own device, in pieces, as float64 and in logical order: neither memory format, device
+nor dtype matters when the numbers are equal. Nothing is drawn from any random stream.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hotlap.records.traces import Fingerprint
 
 BUCKETS = 16
 PIECE = 1 << 20  # numbers at a time: a multiple of the buckets
-MOST = 128  # fingerprints of one kind; more tensors than that share them
-GOLDEN, MIX = 0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64)  # as signed numbers
+MOST = 128  # fingerprints of one kind; with more tensors, several share one
+GOLDEN, MIX = 0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64)  # as signed integers
 WRAP = (1 << 64) - 1
 
 
@@ -27,7 +27,7 @@ class Fingerprints:
         self.unreadable: list[str] = []
 
     def of(self, named: Iterable[tuple[str, Any]]) -> tuple[Fingerprint, ...]:
-        """Of tensors by name; where there are many, neighbours share one."""
+        """Return the fingerprints of named tensors; if there are many, neighbours share one."""
         tensors = list(named)
         each = -(-len(tensors) // MOST) or 1
         groups = [tensors[first : first + each] for first in range(0, len(tensors), each)]
@@ -35,7 +35,7 @@ class Fingerprints:
             return tuple(self._of_group(group) for group in groups)
 
     def sketches(self, named: Iterable[tuple[str, Any]]) -> dict[str, tuple[float, ...]]:
-        return {one.name: one.sketch for one in self.of(named)}
+        return {fingerprint.name: fingerprint.sketch for fingerprint in self.of(named)}
 
     def _undisturbed(self) -> Any:
         from contextlib import ExitStack
@@ -54,12 +54,12 @@ class Fingerprints:
         for own, tensor in group:
             try:
                 flat = self._flat(tensor)
-            except Exception:  # noqa: BLE001 whatever kind of tensor this is: sparse, quantized, without memory
+            except Exception:  # noqa: BLE001 some kinds of tensor cannot be read: sparse, quantized, without memory
                 self.unreadable.append(own)
                 continue
             mixed, size, sketch = self._sums(flat, at)
             total, square = (total + mixed) & WRAP, square + size
-            buckets = [one + other for one, other in zip(buckets, sketch, strict=True)]
+            buckets = [bucket + part for bucket, part in zip(buckets, sketch, strict=True)]
             at += flat.numel() + 1
         shape = "".join(str(getattr(tensor, "shape", "")) for _, tensor in group)
         digest = hashlib.blake2b(f"{total} {shape}".encode(), digest_size=8).hexdigest()
@@ -67,7 +67,7 @@ class Fingerprints:
 
     def _flat(self, tensor: Any) -> Any:
         torch = self._torch
-        tensor = getattr(tensor, "_local_tensor", tensor).detach()  # of a sharded one, what is here
+        tensor = getattr(tensor, "_local_tensor", tensor).detach()  # of a sharded tensor, the local shard
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
         if tensor.device.type not in ("cpu", "cuda"):
@@ -75,7 +75,7 @@ class Fingerprints:
         return tensor.reshape(-1)
 
     def _sums(self, flat: Any, offset: int) -> tuple[int, float, list[float]]:
-        """Of numbers and their places: a mixed sum of bits, the sum of squares, and the buckets."""
+        """Return a mixed sum of the bits of numbers and places, the sum of squares, and the buckets."""
         torch, total, square = self._torch, 0, 0.0
         buckets = torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
         for first in range(0, flat.numel(), PIECE):
@@ -92,23 +92,23 @@ class Fingerprints:
             if rest := -signed.numel() % BUCKETS:
                 signed = torch.cat([signed, signed.new_zeros(rest)])
             buckets += signed.view(-1, BUCKETS).sum(0)
-        return total & WRAP, square, [float(one) for one in buckets.tolist()]
+        return total & WRAP, square, [float(bucket) for bucket in buckets.tolist()]
 
 
 def live_models(torch: Any) -> list[Any]:
-    """Modules with parameters or buffers that are no part of another, as far as the garbage collector knows them."""
+    """Return the outermost modules with parameters or buffers, as far as the garbage collector knows them."""
     import gc
 
     from hotlap.patch.roots import children_of
 
     kind = torch.nn.Module
-    modules = [one for one in gc.get_objects() if issubclass(type(one), kind) and "_modules" in vars(one)]
+    modules = [module for module in gc.get_objects() if issubclass(type(module), kind) and "_modules" in vars(module)]
     inner = {id(child) for module in modules for child in children_of(module)}
     found = []
-    for one in modules:
-        with suppress(Exception):  # a module that is half made
-            if id(one) not in inner and any(True for _ in tensors_of(one)):
-                found.append(one)
+    for module in modules:
+        with suppress(Exception):  # a module that is not fully constructed
+            if id(module) not in inner and any(True for _ in tensors_of(module)):
+                found.append(module)
     return found
 
 

@@ -1,6 +1,6 @@
-"""Programs that the user's program starts: what these write is not diverted, so that must be said.
+"""Notes the programs that the user's program starts: their writes are not diverted, so the user must be warned.
 
-A Python of theirs is entered like the first and diverted. The others are noted by name, but for those that only look.
+A Python among them is entered and diverted like the first. The others are noted by name, except those that only read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 
 FILE = "programs.txt"
-LOOKING = frozenset(
+READ_ONLY = frozenset(
     "git nvidia-smi rocm-smi lscpu uname hostname ldconfig objdump file which where env printenv ps free df cat ls "
     "sysctl sw_vers date whoami id locale gcc g++ cc c++ clang clang++ ld as ptxas nvcc ninja cuobjdump nvdisasm "
     "ffprobe true false test echo".split()
@@ -52,7 +52,7 @@ class Foreign:
         return __init__
 
     def _note(self, name: str) -> None:
-        if not name or name in self._known or name in LOOKING or name.startswith("python"):
+        if not name or name in self._known or name in READ_ONLY or name.startswith("python"):
             return
         self._known.add(name)
         with suppress(OSError):
@@ -64,9 +64,9 @@ class Foreign:
 
 
 def first_word(command: Any) -> str:
-    """The program's name; of a shell's line its first word. Empty where nobody could tell."""
+    """Return the program's name, or the first word of a shell command; empty if it cannot be read."""
     with suppress(TypeError, ValueError, IndexError):
-        words = shlex.split(command) if isinstance(command, str) else [os.fsdecode(one) for one in command]
+        words = shlex.split(command) if isinstance(command, str) else [os.fsdecode(word) for word in command]
         if len(words) > 2 and Path(words[0]).name in ("sh", "bash") and words[1] == "-c":
             words = shlex.split(words[2])
         return Path(next((word for word in words if "=" not in word), "")).name
@@ -74,13 +74,13 @@ def first_word(command: Any) -> str:
 
 
 def foreign(folder: Path) -> str | None:
-    """One line about what was started while a program was watched; None where nothing was."""
+    """Return one line about the programs started while observing, or None if there were none."""
     try:
         names = list(dict.fromkeys((folder / FILE).read_text(encoding="utf-8").split()))
     except OSError:
         return None
     shown = ", ".join(names[:MOST_SHOWN]) + (" …" if len(names) > MOST_SHOWN else "")
     return (
-        f"the command starts other programs ({shown}): what these write is not kept apart from your files; "
-        "leave that out of what you tune where it matters"
+        f"the command starts other programs ({shown}), and hotlap does not keep what they write away from your files; "
+        "if that matters, tune a command that does not start them"
     )

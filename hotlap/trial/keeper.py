@@ -1,16 +1,16 @@
-"""Files that trials must leave alone, also where compiled code or another program writes past our diversion.
+"""Protects files that trials must not change, even if compiled code or another program bypasses the diversion.
 
-Before the first process all files in the folders at stake are noted, and copied where they are small enough. After each
-process what has changed is looked at. Whose doing it was decides:
+Before the first process, all files in the folders at stake are noted, and copied if they are small enough. After each
+process, changed files are examined. What happens depends on who changed them:
 
-- The trial's, and put back: a process of it had the file open for writing; or it is no source file, and the program
-  wrote files (which were diverted) into the same folder in that process, or two processes made the same of it, or it is
-  gone.
-- Another's, or not known, and left with a word about it: a process outside the trial has it open for writing, or it
-  changed while no trial ran, or anything else.
+- The trial, so the file is restored: one of its processes had the file open for writing; or it is not a source file,
+  and the program wrote files (which were diverted) into the same folder in that process, or two processes changed it
+  in the same way, or it is gone.
+- Another process, or unknown, so the file is left and reported: a process outside the trial has it open for writing, or
+  it changed while no trial ran, or anything else.
 
-What was found in its place is put aside, so nothing is lost either way. A file that is the trial's and was too large to
-be copied ends the tune. Files that a trial made anew are put aside as well, by the same rule.
+The version found in its place is put aside, so nothing is lost either way. A file that the trial changed and that was
+too large to copy ends the tune. Files that a trial created are put aside as well, by the same rule.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from hotlap.errors import BaselineUnusable
 from hotlap.trial.order import PLACES
 
 MOST_FILES = 20_000  # noted in all
-MOST_READ = 2_000  # files of a folder that was only read from: more are a data set
-LARGEST, ALL_COPIES = 64 << 20, 512 << 20  # bytes of a file that is copied, and of all
+MOST_READ = 2_000  # files in a folder that was only read from: a larger one is a data set
+LARGEST, ALL_COPIES = 64 << 20, 512 << 20  # bytes: of one file to copy, and of all copies
 SKIPPED = frozenset((".git", ".hg", "__pycache__", "node_modules", ".hotlap", ".ipynb_checkpoints", ".pytest_cache"))
 SOURCES = frozenset(
     ".py .pyx .pyi .ipynb .sh .md .rst .tex .toml .cfg .ini .yaml .yml .c .cc .cpp .cu .h .hpp .rs .go .js .ts".split()
 )
 SYSTEM = ("/proc", "/sys", "/dev", "/run", "/usr", "/etc", "/lib", "/bin", "/opt")
 ASIDE = "put-aside"
-MOST_SAID = 20  # lines about files of which it is not known who changed them
+MOST_REPORTED = 20  # messages about files changed by an unknown process
 WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -54,19 +54,19 @@ class Keeper:
     def __init__(
         self, folder: Path, roots: Iterable[Path], say: Callable[[str], None], ours: Iterable[Path] = ()
     ) -> None:
-        """Copies are kept below `folder`; `say` is told one line about each file; `ours` are folders to leave out."""
+        """Keep copies below `folder`; call `say` with one line about each file; skip the folders in `ours`."""
         self._folder, self._say = folder, say
-        self._ours = {os.path.realpath(one) for one in (folder, *ours)}
+        self._ours = {os.path.realpath(path) for path in (folder, *ours)}
         self._roots: list[str] = []
         self._noted: dict[str, FileStamp] = {}
         self._copies: dict[str, Path] = {}
         self._room = ALL_COPIES
         self._others: set[str] = set()  # changed while no trial ran
-        self._open: set[str] = set()  # by the process under way, for writing
-        self._once: dict[str, str] = {}  # changed in one process so far: digest of what it was made
-        self._first: dict[str, FileStamp] = {}  # as those were before
-        self._new: set[str] = set()  # files that nobody is known to have made
-        self._said: set[tuple[str, bool]] = set()
+        self._open: set[str] = set()  # for writing, by the running process
+        self._once: dict[str, str] = {}  # changed in one process so far: digest of its new content
+        self._first: dict[str, FileStamp] = {}  # their stamps before that change
+        self._new: set[str] = set()  # files of unknown origin
+        self._reported: set[tuple[str, bool]] = set()
         self.lines: list[str] = []
         self.add(roots)
 
@@ -80,21 +80,21 @@ class Keeper:
                 if read_only and len(found) > MOST_READ:
                     continue
                 self._roots.append(root)
-                for path, noted in found:
-                    self._note(path, noted)
+                for path, stamp in found:
+                    self._note(path, stamp)
 
     def _watches(self, path: str) -> bool:
         return any(path == root or path.startswith(root + "/") for root in self._roots)
 
     def _is_ours(self, path: str) -> bool:
-        return any(path == one or path.startswith(one + "/") for one in self._ours)
+        return any(path == folder or path.startswith(folder + "/") for folder in self._ours)
 
     def _walk(self, root: str, most: int) -> Iterator[tuple[str, FileStamp]]:
-        """Files near the top first, so that a limit leaves out those far below."""
+        """Yield files near the top first, so that a limit leaves out the deepest ones."""
         left, folders, home = most, deque([root]), os.path.expanduser("~")
         while folders and left > 0:
             with suppress(OSError), os.scandir(folders.popleft()) as entries:
-                for entry in sorted(entries, key=lambda one: one.name):
+                for entry in sorted(entries, key=lambda entry: entry.name):
                     if entry.is_dir(follow_symlinks=False):
                         venv = os.path.exists(f"{entry.path}/pyvenv.cfg")
                         tools = root == home and entry.name.startswith(".")
@@ -102,32 +102,32 @@ class Keeper:
                             folders.append(entry.path)
                     elif left > 0 and entry.is_file():
                         left -= 1
-                        with suppress(OSError):  # of a link, what it leads to: that is what a write goes to
+                        with suppress(OSError):  # for a link, its target: that is what a write changes
                             path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
-                            yield path, _noted(path)
+                            yield path, _stamp(path)
 
-    def _note(self, path: str, noted: FileStamp) -> None:
+    def _note(self, path: str, stamp: FileStamp) -> None:
         if path in self._noted or len(self._noted) >= MOST_FILES:
             return
-        self._noted[path] = noted
-        if noted.size > min(LARGEST, self._room):
+        self._noted[path] = stamp
+        if stamp.size > min(LARGEST, self._room):
             return
         copy = self._folder / "copies" / str(len(self._copies))
         with suppress(OSError):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
             self._copies[path] = copy
-            self._room -= noted.size
+            self._room -= stamp.size
 
     def process_begins(self) -> None:
-        """What changed since the last process ended, no trial did."""
+        """Accept what changed since the last process ended, because no trial did it."""
         self._open.clear()
         for path, now in self._changed():
             self._others.add(path)
             self._accept(path, now)
 
     def look_at(self, pids: Iterable[int]) -> None:
-        """Files that these processes have open for writing."""
+        """Remember the files that these processes have open for writing."""
         self._open |= {
             path for pid in pids for path in open_for_writing(pid) if path in self._noted or self._watches(path)
         }
@@ -135,8 +135,8 @@ class Keeper:
     # After
 
     def process_ended(self, folder: Path, scratch: Path) -> None:
-        """`folder` and `scratch` are of the process that is over."""
-        written = {os.path.dirname(one) for one in _files_below(scratch)}
+        """Restore what the finished process changed; `folder` and `scratch` are its folders."""
+        written = {os.path.dirname(path) for path in _files_below(scratch)}
         lost = []
         for path, now in list(self._changed()):
             if _open_elsewhere(path):
@@ -149,12 +149,12 @@ class Keeper:
                 self._put_back(path, now)
         if lost:
             raise BaselineUnusable(
-                f"the command wrote to {', '.join(lost)} past hotlap (by compiled code or another program), which was "
-                "too large to be copied before, so it cannot be put back; leave that out of what you tune, or tune a "
-                "copy of the folder"
+                f"the command overwrote {', '.join(lost)}, bypassing hotlap (compiled code or another program); it was "
+                "too large to copy beforehand, so it cannot be restored; tune a command that does not write there, or "
+                "work in a copy of the folder"
             )
-        self.add(Path(one) for one in sorted(written) if _at_stake(one))
-        self.add((Path(one) for one in _places(folder) if _at_stake(one)), read_only=True)
+        self.add(Path(place) for place in sorted(written) if _at_stake(place))
+        self.add((Path(place) for place in _places(folder) if _at_stake(place)), read_only=True)
 
     def _changed(self) -> Iterator[tuple[str, FileStamp | None]]:
         seen: set[str] = set()
@@ -167,11 +167,11 @@ class Keeper:
                         yield path, now
                 elif before != now and (before.mode != now.mode or self._differs(path, before, now)):
                     yield path, now
-        for path in [one for one in self._noted if one not in seen and not os.path.lexists(one)]:
+        for path in [path for path in self._noted if path not in seen and not os.path.lexists(path)]:
             yield path, None
 
     def _differs(self, path: str, before: FileStamp, now: FileStamp) -> bool:
-        """By content where there is a copy: a file that is only touched is as it was."""
+        """Compare by content if there is a copy: a file that was only touched has not changed."""
         if before.size != now.size or path not in self._copies:
             return before[:3] != now[:3]
         same = _digest(path) == _digest(str(self._copies[path]))
@@ -188,16 +188,18 @@ class Keeper:
             return False
         if now is None or os.path.dirname(path) in written:
             return True
-        made = _digest(path)
-        twice = self._once.get(path) == made
-        self._once[path] = made
+        digest = _digest(path)
+        twice = self._once.get(path) == digest
+        self._once[path] = digest
         return twice
 
     def _leave(self, path: str, now: FileStamp | None) -> None:
-        """If the next process makes the same of it, it will be known; until then its copy is kept."""
+        """Leave the file for now and keep its copy: if the next process changes it the same way, it is the trial's."""
         what = "was deleted" if now is None else "is new" if path not in self._noted else "was changed"
         if path not in self._others:
-            self._tell(path, f"{path} {what} while a trial ran, by whom is not known; it is left as it is")
+            self._report(
+                path, f"{path} {what} while a trial ran, and it is not known by what; hotlap does not touch it"
+            )
         if now is None or path not in self._once:
             self._accept(path, now)
         elif path not in self._noted:
@@ -208,7 +210,7 @@ class Keeper:
             self._noted[path] = now
 
     def _accept(self, path: str, now: FileStamp | None) -> None:
-        """As it is now is how it is to be."""
+        """Take the current state of the file as the one to protect."""
         self._noted.pop(path, None)
         self._new.discard(path)
         if (copy := self._copies.pop(path, None)) is not None:
@@ -225,9 +227,9 @@ class Keeper:
         if copy is None:
             Path(path).unlink(missing_ok=True)
             self._noted.pop(path, None)
-            self._tell(
+            self._report(
                 path,
-                f"{path} was made in a trial past hotlap's diversion; it is removed, and kept in {self._aside}",
+                f"{path} was created in a trial by code that bypasses hotlap; it was moved to {self._aside}",
                 True,
             )
             return
@@ -241,12 +243,12 @@ class Keeper:
             os.replace(draft, path)
         os.chmod(path, stat.S_IMODE(before.mode))
         os.utime(path, ns=(before.mtime, before.mtime))
-        self._noted[path] = _noted(path)
+        self._noted[path] = _stamp(path)
         what = "deleted" if now is None else "overwritten"
-        self._tell(
+        self._report(
             path,
-            f"{path} was {what} in a trial past hotlap's diversion (by compiled code or another program); it is put "
-            "back",
+            f"{path} was {what} in a trial by code that bypasses hotlap (compiled code or another program); it was "
+            "restored",
             True,
         )
 
@@ -259,21 +261,21 @@ class Keeper:
             self._aside.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, self._aside / f"{len(os.listdir(self._aside))}-{os.path.basename(path)}")
 
-    def _tell(self, path: str, line: str, known: bool = False) -> None:
-        """Once a file; once more where it is known by now."""
-        if (path, known) not in self._said and (known or len(self._said) < MOST_SAID):
-            self._said.add((path, known))
-            self.lines = [*(one for one in self.lines if not (known and one.startswith(f"{path} "))), line]
+    def _report(self, path: str, line: str, known: bool = False) -> None:
+        """Report a file once, and once more when it has become known who changed it."""
+        if (path, known) not in self._reported and (known or len(self._reported) < MOST_REPORTED):
+            self._reported.add((path, known))
+            self.lines = [*(earlier for earlier in self.lines if not (known and earlier.startswith(f"{path} "))), line]
             self._say(line)
 
     def close(self) -> None:
         shutil.rmtree(self._folder / "copies", ignore_errors=True)
-        with suppress(OSError):  # not empty: what was put aside
+        with suppress(OSError):  # not empty if files were put aside
             self._folder.rmdir()
 
 
 def folders_at_stake(command: Iterable[str]) -> list[Path]:
-    """Where a command runs, where its script lies, and what its words name."""
+    """Return the folders where a command runs, where its script lies, and those its arguments name."""
     found = [Path.cwd()]
     for word in command:
         path = Path(word.partition("=")[2] or word)
@@ -284,22 +286,22 @@ def folders_at_stake(command: Iterable[str]) -> list[Path]:
 
 
 def _at_stake(path: str) -> bool:
-    """Neither the system's nor the interpreter's, nor all that a user has."""
+    """Whether to protect a folder: not the system's, the interpreter's, or a whole home folder."""
     outside = (*SYSTEM, sys.prefix, sys.base_prefix)
     return (
         path not in ("/", os.path.expanduser("~"), "/tmp", "/home", "/root")
-        and not any(path == one or path.startswith(one + "/") for one in outside)
+        and not any(path == folder or path.startswith(folder + "/") for folder in outside)
         and "/site-packages/" not in path + "/"
     )
 
 
-def _noted(path: str) -> FileStamp:
-    found = os.lstat(path)
-    return FileStamp(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
+def _stamp(path: str) -> FileStamp:
+    status = os.lstat(path)
+    return FileStamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
 
 
 def _files_below(scratch: Path) -> Iterator[str]:
-    """As the program knows them."""
+    """Yield the diverted files by the paths that the program used."""
     for folder, _, names in os.walk(scratch):
         for name in names:
             yield f"{folder[len(str(scratch)) :]}/{name}"
@@ -312,7 +314,7 @@ def _places(folder: Path) -> list[str]:
 
 
 def open_for_writing(pid: int) -> Iterator[str]:
-    """By descriptor, or mapped into memory. Linux only."""
+    """Yield the files that a process has open for writing. Linux only."""
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError, ValueError):
@@ -325,7 +327,7 @@ def open_for_writing(pid: int) -> Iterator[str]:
 
 
 def _open_elsewhere(path: str) -> bool:
-    """Whether a process still has it open for writing; those of the trial are over."""
+    """Whether any process still has the file open for writing; those of the trial are over."""
     with suppress(OSError):
         return any(path in open_for_writing(int(pid)) for pid in os.listdir("/proc") if pid.isdigit())
     return False

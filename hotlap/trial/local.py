@@ -1,4 +1,4 @@
-"""Runs the unmodified command on this machine, in a fresh process that is measured, limited and kept from writing."""
+"""Runs the unmodified command on this machine, in a fresh process: measured, limited, and with writes diverted."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from hotlap.records.tune_record import Metric, Screening
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import KILLED, Process, how_it_ended
 from hotlap.trial.keeper import Keeper
-from hotlap.trial.order import ENOUGH, LEFT, ORDER, SCRATCH, TOLD, Order, ProcessReport
+from hotlap.trial.order import ENOUGH, LEFT, ORDER, REPORT, SCRATCH, Order, ProcessReport
 from hotlap.trial.runner import Spec
 from hotlap.trial.saved_files import saved_files
 
 AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early_start:enter"
-WEIGH = 1.0  # seconds between looks at memory
+MEMORY_SECONDS = 1.0  # between readings of memory
 NO_SPACE = "No space left on device"
 LEAST_DISK = 1 << 20  # bytes
-GRACE = 10.0  # for the program to clean up once it was asked to end
-CLOSING = 6.0  # for the interpreter after that; its exit code is worth waiting for
-POOLS = 2.0  # where it has children left: compilers' pools would be waited for longer, a group ends at once
+GRACE = 10.0  # seconds for the program to clean up once it was asked to end
+CLOSING = 6.0  # seconds for the interpreter after that; its exit code is worth waiting for
+POOLS = 2.0  # seconds if it has children left: compilers' pools take longer to end, a killed group ends at once
 
 OnSteps = Callable[[Spec, int], None]
 
@@ -67,9 +67,9 @@ class LocalRunner:
         on_steps: OnSteps = lambda spec, steps: None,
         keeper: Keeper | None = None,
     ) -> None:
-        """Working files go to `folder`, one folder per process, and are gone once it is over.
+        """Put working files into `folder`, one folder per process, removed once the process is over.
 
-        `keeper` puts back what is written past our diversion.
+        `keeper` restores what is written past the diversion.
         """
         self._command, self._folder, self._samples = command, folder, samples_a_step
         self._metric, self._limits, self._on_steps = metric, limits or Limits(), on_steps
@@ -87,16 +87,16 @@ class LocalRunner:
             )
 
         sample = self.run(spec, look)
-        return found[0] if sample.ended == EndReason.MEASURED.value else replace(found[0], decisions=None)
+        return found[0] if sample.ended == EndReason.MEASURED else replace(found[0], decisions=None)
 
-    def run(self, spec: Spec, before_it_goes: Callable[[], None] = lambda: None) -> Sample:
+    def run(self, spec: Spec, before_cleanup: Callable[[], None] = lambda: None) -> Sample:
         folder = self._prepare(spec)
         if self._keeper is not None:
             self._keeper.process_begins()
         try:
             with _ending_on_signals():
                 sample = self._run(spec, folder)
-                before_it_goes()
+                before_cleanup()
                 return sample
         finally:
             try:
@@ -111,7 +111,7 @@ class LocalRunner:
             tree.end_leftover(folder)
             shutil.rmtree(folder, ignore_errors=True)
         metric = self._metric
-        told = metric is not None and metric.pattern is None and metric.tag is None
+        by_call = metric is not None and metric.pattern is None and metric.tag is None
         order = Order(
             schema=SCHEMA,
             scratch=str(folder / SCRATCH),
@@ -119,7 +119,7 @@ class LocalRunner:
             seed_shift=spec.seed_shift,
             nudge=spec.nudge,
             readings=spec.readings,
-            metric=metric.name if metric is not None and told else None,
+            metric=metric.name if metric is not None and by_call else None,
             tag=metric.tag if metric is not None else None,
             device_mb=self._limits.device_mb,
             screens=spec.screens,
@@ -129,7 +129,7 @@ class LocalRunner:
             private.write_text(folder / f"{ORDER}.json", to_json(order))
         except OSError as error:
             raise RunFolderUnwritable(
-                f"cannot write {folder} ({error.strerror}); make room or choose another place: --run-dir DIR"
+                f"cannot write {folder} ({error.strerror}); make room, or choose another place: --run-dir DIR"
             ) from error
         return folder
 
@@ -144,14 +144,14 @@ class LocalRunner:
         watched = _TrialProcess(child, spec, folder, self._limits, self._metric, self._on_steps, session.started)
         watched.keeper = self._keeper
         try:
-            with suppress(OSError):  # a full disk: it is ended with us all the same
+            with suppress(OSError):  # a full disk: the process still ends with this one
                 tree.remember(child.pid, folder)
             process = watched.ended()
         finally:
             watched.end()
         seconds = time.time() - session.started
-        if process.told is not None:
-            self.hardware, self.torch = process.told.hardware, process.told.torch
+        if process.report is not None:
+            self.hardware, self.torch = process.report.hardware, process.report.torch
         elif (full := _full_disk(process, folder)) is not None:
             raise RunFolderUnwritable(f"{full}; make room, or choose another place: --run-dir DIR")
         sample = self._sample(spec, process, _outcomes(folder), watched.readings(), seconds)
@@ -178,7 +178,7 @@ class LocalRunner:
     def _start(self, spec: Spec, session: Path) -> subprocess.Popen[bytes]:
         extra = variables(spec.choices if spec.screens is None else at_start(spec.choices), os.environ)
         if self._metric is not None and self._metric.pattern is not None:
-            extra["PYTHONUNBUFFERED"] = "1"  # a line that is held back would be read at another step
+            extra["PYTHONUNBUFFERED"] = "1"  # a buffered line would be read at a later step
         if "PYTHONHASHSEED" not in os.environ:
             extra["PYTHONHASHSEED"] = "0"  # the order of a set must not differ between processes
         return start_apart(self._command, environment(session, os.environ, extra))
@@ -192,13 +192,13 @@ class LocalRunner:
         seconds: float,
     ) -> Sample:
         ended, why = how_it_ended(process, spec.least)
-        told = process.told
+        report = process.report
         sample = Sample(
             number=spec.number,
             arm=spec.arm,
             choices=spec.choices,
             seed_shift=spec.seed_shift,
-            ended=ended.value,
+            ended=ended,
             why=why,
             warmup_steps=0,
             warmup_seconds=0.0,
@@ -212,29 +212,29 @@ class LocalRunner:
             seconds=seconds,
             nudge=spec.nudge,
         )
-        return sample if told is None or not told.ends else self._with_steps(sample, told, spec)
+        return sample if report is None or not report.ends else self._with_steps(sample, report, spec)
 
-    def _with_steps(self, sample: Sample, told: ProcessReport, spec: Spec) -> Sample:
-        ends = told.ends[: spec.steps] if not spec.readings else told.ends
-        warmup = warmup_steps(told.began, ends)
-        moments = [(mark.steps, mark.seconds) for mark in told.marks if mark.steps <= len(ends)]
-        if len(moments) < 2:
-            moments = [(index + 1, end) for index, end in enumerate(ends)]
+    def _with_steps(self, sample: Sample, report: ProcessReport, spec: Spec) -> Sample:
+        ends = report.ends[: spec.steps] if not spec.readings else report.ends
+        warmup = warmup_steps(report.began, ends)
+        marks = [(mark.steps, mark.seconds) for mark in report.marks if mark.steps <= len(ends)]
+        if len(marks) < 2:
+            marks = [(index + 1, end) for index, end in enumerate(ends)]
         return replace(
             sample,
             warmup_steps=warmup,
-            warmup_seconds=ends[max(0, warmup - 1)] - told.began,
-            startup_seconds=told.began,
-            blocks=blocks(moments, warmup, self._samples),
-            losses=told.losses[: len(ends)],
-            readings=(*sample.readings, *told.readings),
-            host_mb=told.host_mb,
-            device_mb=told.device_mb,
+            warmup_seconds=ends[max(0, warmup - 1)] - report.began,
+            startup_seconds=report.began,
+            blocks=blocks(marks, warmup, self._samples),
+            losses=report.losses[: len(ends)],
+            readings=(*sample.readings, *report.readings),
+            host_mb=report.host_mb,
+            device_mb=report.device_mb,
         )
 
 
 class _TrialProcess(Attendant):
-    """A process of a trial: what it prints, how far it is, and the limits at which it is ended."""
+    """A process of a trial: what it prints, how far it got, and the limits that end it."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class _TrialProcess(Attendant):
         self._since = time.monotonic()  # of the last step
         self._done_since: float | None = None
         self._left_since: float | None = None
-        self._weighed = 0.0
+        self._memory_read = 0.0
         self._pattern = None
         if metric is not None and metric.pattern is not None:
             self._pattern = Pattern(metric.name, metric.pattern, lambda: self._progress()[1])
@@ -267,7 +267,7 @@ class _TrialProcess(Attendant):
 
         def is_enough() -> bool:
             if self.keeper is not None:
-                self.keeper.look_at([self.child.pid, *(one.pid for one in self.family)])
+                self.keeper.look_at([self.child.pid, *(member.pid for member in self.family)])
             limits.extend(filter(None, [self._passed_limit()]))
             return bool(limits)
 
@@ -278,7 +278,7 @@ class _TrialProcess(Attendant):
         self._on_steps(self._spec, self._progress()[1])
         ended_by_us = None if limit is None or limit[0] is EndReason.MEASURED else limit
         return Process(
-            told=_told(self._folder),
+            report=_report(self._folder),
             exit_code=self.child.returncode,
             ended_by_us=ended_by_us,
             last_words=list(self._err.last) or list(self._out.last),
@@ -292,7 +292,7 @@ class _TrialProcess(Attendant):
                 cut = (*cut, f"{listener.cut:,} lines of {name}")
         by_us = process.exit_code == KILLED
         return Traces(
-            state=process.told.state if process.told is not None else None,
+            state=process.report.state if process.report is not None else None,
             saved=saved,
             printed=tuple(self._out.lines),
             complained=tuple(self._err.lines),
@@ -313,16 +313,16 @@ class _TrialProcess(Attendant):
                 (self._folder / ENOUGH).touch(private.FILE)
 
     def _progress(self) -> tuple[bool, int]:
-        """Whether a process is done, and the steps of the one that got furthest."""
+        """Return whether a process is done, and the steps of the one that got furthest."""
         known: list[Progress] = []
         for path in self._folder.glob("progress-*.bin"):
             with suppress(OSError):
-                if (one := read_progress(path)) is not None:
-                    known.append(one)
-        return any(one.state == DONE for one in known), max((one.steps for one in known), default=0)
+                if (progress := read_progress(path)) is not None:
+                    known.append(progress)
+        return any(progress.state == DONE for progress in known), max((progress.steps for progress in known), default=0)
 
     def _passed_limit(self) -> tuple[EndReason, str] | None:
-        """The limit it passed; MEASURED where it was done and would not end."""
+        """Return the limit that the process exceeded; MEASURED if it was done and did not end by itself."""
         now = time.monotonic()
         done, steps = self._progress()
         if steps != self._steps:
@@ -335,10 +335,10 @@ class _TrialProcess(Attendant):
             return EndReason.OVER_TIME, f"{self._spec.seconds:.0f} s passed, at step {steps} of {self._spec.steps}"
         if steps and now - self._since > self._limits.idle:
             return EndReason.HUNG, f"no step for {self._limits.idle:g} s after step {steps}"
-        return self._weigh(now)
+        return self._passed_memory(now)
 
     def _has_had_its_time(self, now: float) -> bool:
-        """To end by itself after it was measured."""
+        """Whether the process had enough time to end by itself after it was measured."""
         self._done_since = self._done_since or now
         if self._left_since is None and (self._folder / LEFT).exists():
             self._left_since = now
@@ -346,33 +346,34 @@ class _TrialProcess(Attendant):
         closed = since > CLOSING or (since > POOLS and len(tree.family(self.child.pid)) > 1)
         return closed or now - self._done_since > self._limits.grace
 
-    def _weigh(self, now: float) -> tuple[EndReason, str] | None:
-        if now - self._weighed < WEIGH:
+    def _passed_memory(self, now: float) -> tuple[EndReason, str] | None:
+        if now - self._memory_read < MEMORY_SECONDS:
             return None
-        self._weighed = now
+        self._memory_read = now
         self.family = tree.family(self.child.pid)
         training = tree.memory_mb(tree.without_compilers(self.family))
         self._tree_mb = max(training, self._tree_mb or 0.0)
         most = self._limits.memory_mb
-        if most is not None and (taken := tree.memory_mb(self.family)) > most:
-            return EndReason.OVER_MEMORY, f"its processes take {taken:.0f} MB, more than {most:.0f} MB"
+        if most is not None and (used := tree.memory_mb(self.family)) > most:
+            return EndReason.OVER_MEMORY, f"its processes use {used:.0f} MB, more than {most:.0f} MB"
         gone = memory_nearly_gone()
         return (EndReason.OVER_MEMORY, gone) if gone is not None else None
 
 
 def _full_disk(process: Process, folder: Path) -> str | None:
-    """A full disk says nothing about what was tried."""
+    """Return why the disk is full, if it is; a full disk says nothing about what was tried."""
     if any(NO_SPACE in line for line in process.last_words) or shutil.disk_usage(folder).free < LEAST_DISK:
         return f"the disk of {folder.parent} is full"
     return None
 
 
-def _told(folder: Path) -> ProcessReport | None:
-    """Of the first rank; of independent trainers the one with most steps."""
-    told = [
-        from_json(ProcessReport, path.read_text(encoding="utf-8"), str(path)) for path in folder.glob(f"{TOLD}-*.json")
+def _report(folder: Path) -> ProcessReport | None:
+    """Return the report of the first rank; of independent trainers, the one with most steps."""
+    reports = [
+        from_json(ProcessReport, path.read_text(encoding="utf-8"), str(path))
+        for path in folder.glob(f"{REPORT}-*.json")
     ]
-    return min(told, key=lambda one: (one.rank, -len(one.ends)), default=None)
+    return min(reports, key=lambda report: (report.rank, -len(report.ends)), default=None)
 
 
 def _outcomes(folder: Path) -> tuple[Outcome, ...]:
@@ -382,10 +383,12 @@ def _outcomes(folder: Path) -> tuple[Outcome, ...]:
 
 
 def _decisions(folder: Path) -> Decisions | None:
-    """Of the process that got furthest."""
-    told = [from_json(Decisions, one.read_text(encoding="utf-8"), str(one)) for one in folder.glob(f"{DECISIONS}-*")]
-    found = [one for one in told if not one.at_once]
-    return max(found, key=lambda one: (one.is_main, one.steps), default=None)
+    """Return the decisions of the process that got furthest."""
+    reported = [
+        from_json(Decisions, path.read_text(encoding="utf-8"), str(path)) for path in folder.glob(f"{DECISIONS}-*")
+    ]
+    found = [decisions for decisions in reported if not decisions.at_once]
+    return max(found, key=lambda decisions: (decisions.is_main, decisions.steps), default=None)
 
 
 def _problem(folder: Path) -> str | None:
@@ -394,7 +397,7 @@ def _problem(folder: Path) -> str | None:
 
 @contextmanager
 def _ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a tune as Ctrl-C does, so that the process in flight is ended too."""
+    """Make SIGTERM and SIGHUP end a tune as Ctrl-C does, so that the process in flight ends too."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

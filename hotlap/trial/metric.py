@@ -1,4 +1,4 @@
-"""hotlap.metric(name, value), and TensorBoard scalars, as they are written. Outside a tune nothing is looked at."""
+"""Reads hotlap.metric(name, value) and TensorBoard scalars as they are written. Outside a tune nothing is read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _wanted: str | None = None
 
 
 def metric(name: str, value: Any) -> None:
-    """Tell hotlap a measure of quality, such as metric("val_acc", 0.93). Does nothing outside `hotlap tune`.
+    """Report a measure of quality to hotlap, such as metric("val_acc", 0.93). Does nothing outside `hotlap tune`.
 
-    In a tune that was asked for this name the value is read, which waits for it where it is on a device.
+    In a tune with this metric the value is read, which waits for a value that is on a device.
     """
     if _take is not None and name == _wanted:
         _take(name, float(value))
@@ -26,7 +26,7 @@ def take_to(take: Take | None, wanted: str | None = None) -> None:
 
 
 def watch_tag(writer: type, tag: str, take: Take) -> Callable[[Any], Any]:
-    """A layer around SummaryWriter.add_scalar that also tells the values of one tag."""
+    """Return a layer around SummaryWriter.add_scalar that also reports the values of one tag."""
 
     def layer(original: Any) -> Any:
         def add_scalar(self: Any, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:

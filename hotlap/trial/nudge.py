@@ -1,4 +1,4 @@
-"""Moves the weights by a little, so that the loss shows how fast this program makes much of it."""
+"""Moves the weights by a tiny amount, so that the loss shows how fast this program amplifies a difference."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ SEED = 7
 
 
 def nudge(torch: Any, optimizer: Any, size: float, way: int = 0) -> None:
-    """Each weight up or down by its own size times this, or by what its type can tell apart. Draws from no one else.
+    """Move each weight up or down by `size` times its value, or by the precision of its type if that is coarser.
 
-    Another `way`, another choice of ups and downs.
+    Draws from no random stream of the program. Each `way` chooses different directions.
     """
     chance = torch._C.Generator("cpu")
     chance.manual_seed(SEED + way)
     with torch.no_grad():
-        for weight in (one for group in optimizer.param_groups for one in group["params"]):
+        for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
             if not weight.is_floating_point():
                 continue
             signs = torch.randint(0, 2, weight.shape, generator=chance, dtype=torch.float32, device="cpu") * 2 - 1

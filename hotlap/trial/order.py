@@ -1,4 +1,4 @@
-"""What passes between the process that runs a trial and the one it entered."""
+"""The messages between the process that runs a trial and the trial process itself."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hotlap.records.traces import State
 from hotlap.records.trial import MetricValue
 
 ORDER = "order"
-TOLD = "told"
-SCRATCH = "scratch"  # a folder beside the session: what the program writes
-ENOUGH = "enough"  # a file that says: no further step is needed
-PLACES = "places.txt"  # a file: where the program read from
-LEFT = "left"  # a file that says: the program's own code is over, the interpreter is closing down
+REPORT = "told"
+SCRATCH = "scratch"  # a folder beside the session for what the program writes
+ENOUGH = "enough"  # a file that means: no further step is needed
+PLACES = "places.txt"  # a file that lists the folders the program read from
+LEFT = "left"  # a file that means: the program's own code is over, the interpreter is shutting down
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """How to enter: beside the session, which says what to apply."""
+    """How to run one process of a trial; the session beside it says what to apply."""
 
     schema: int
     scratch: str  # what the program writes goes here
     steps: int | None
     seed_shift: int
     nudge: float  # as in Sample
-    readings: int  # go on after the steps until the metric was read so often, or until asked to end
+    readings: int  # continue after the steps until the metric was read this often, or until told to end
     metric: str | None  # of hotlap.metric
     tag: str | None  # of TensorBoard
     device_mb: float | None = None  # of memory on each device, at most
@@ -36,7 +36,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """A moment on the device's clock."""
+    """A point in time on the device's clock."""
 
     steps: int  # ended before it
     seconds: float  # since the first mark
@@ -44,14 +44,14 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessReport:
-    """What one process says of itself."""
+    """What one process reports about itself."""
 
     schema: int
     pid: int
     rank: int
-    done: bool  # all steps that were asked for
+    done: bool  # all requested steps
     began: float  # seconds from the launch to the start of the first step
-    ends: tuple[float, ...]  # of each step, seconds from the launch, by the host's clock
+    ends: tuple[float, ...]  # the end of each step in seconds from the launch, by the host's clock
     marks: tuple[Mark, ...]  # CUDA only
     losses: tuple[float, ...]
     readings: tuple[MetricValue, ...]
@@ -63,7 +63,7 @@ class ProcessReport:
 
 
 def read_order(session: Session) -> Order:
-    """The order beside a session, or that of a process that is only kept from writing."""
+    """Return the order beside a session; without one, an order that only diverts writes."""
     path = Path(session.folder) / f"{ORDER}.json"
     if path.exists():
         return from_json(Order, path.read_text(encoding="utf-8"), str(path))

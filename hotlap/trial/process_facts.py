@@ -1,4 +1,4 @@
-"""What a process is like by its last step, beside what it computes: signals, open files, processes it has started."""
+"""The side effects of a process by its last step: signal handlers, open files, and processes it has started."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from zlib import crc32
 
 from hotlap.patch.forks import without_torchs_own
 
-LEAKED = 8  # more open files over the last half of the steps: some are opened now and then
-FEWEST = 8  # times that they were counted
+LEAKED = 8  # additional open files over the last half of the steps: some are opened now and then
+FEWEST = 8  # counts of open files needed to judge
 
 
 def process_facts(optimizers: Iterable[Any], open_files: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """`open_files`: how many there were, at even distances."""
-    for one in sorted(signal.valid_signals()):
-        handler = _handler(one)
+    """Yield facts by name. `open_files` holds the number of open files at regular intervals."""
+    for number in sorted(signal.valid_signals()):
+        handler = _handler(number)
         if handler is not None:
-            yield f"handler of {signal.Signals(one).name if one in set(signal.Signals) else one}", handler
+            yield f"handler of {signal.Signals(number).name if number in set(signal.Signals) else number}", handler
     if len(open_files) >= FEWEST:
         half = open_files[len(open_files) // 2 :]
-        yield "open files", "more and more" if half[-1] - half[0] > LEAKED else "no more and more"
+        yield "number of open files", "growing" if half[-1] - half[0] > LEAKED else "not growing"
     if sys.platform == "linux":
-        yield "processes it has started, besides workers", str(len(_started() - _workers()))
+        yield "number of child processes other than workers", str(len(_started() - _workers()))
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    flags = [one.requires_grad for group in groups for one in group["params"]]
-    yield "which weights are trained", f"{sum(flags)} of {len(flags)} ({crc32(bytes(flags)):08x})"
+    flags = [weight.requires_grad for group in groups for weight in group["params"]]
+    yield "set of trained weights", f"{sum(flags)} of {len(flags)} ({crc32(bytes(flags)):08x})"
 
 
 def open_files() -> int:
-    """Of this process; 0 where the system does not tell."""
+    """Return the number of open files of this process; 0 if the system does not report it."""
     with suppress(OSError):
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
     return 0
 
 
 def _handler(number: int) -> str | None:
-    """None: what the system does by itself."""
+    """Return the name of the handler of a signal; None for the system's default."""
     try:
         handler = without_torchs_own(signal.getsignal(number))
     except (OSError, ValueError):
@@ -54,12 +54,12 @@ def _handler(number: int) -> str | None:
 
 
 def _started() -> set[int]:
-    """Those that compile for torch idle once all is compiled, and are no part of the training."""
+    """Return the child processes, without torch's compile workers, which idle once everything is compiled."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError, ValueError):
             found |= set(map(int, (task / "children").read_text(encoding="ascii").split()))
-    return {one for one in found if b"compile_worker" not in _command(one)}
+    return {process for process in found if b"compile_worker" not in _command(process)}
 
 
 def _command(process: int) -> bytes:
@@ -69,8 +69,8 @@ def _command(process: int) -> bytes:
 
 
 def _workers() -> set[int]:
-    """Of loaders and pools, with the helpers that multiprocessing keeps for them."""
-    found = {one.pid for one in multiprocessing.active_children() if one.pid is not None}
+    """Return the processes of loaders and pools, with the helpers that multiprocessing runs for them."""
+    found = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
     for name, attribute, place in (
         ("multiprocessing.resource_tracker", "_resource_tracker", "_pid"),
         ("multiprocessing.forkserver", "_forkserver", "_forkserver_pid"),

@@ -1,4 +1,4 @@
-"""What a trial asks of whoever runs its processes."""
+"""The interface that a trial needs to run its processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Spec:
     arm: str  # BASE or NEW
     choices: tuple[Choice, ...]
     seed_shift: int
-    steps: int  # to train, warm-up included; the program may end before
+    steps: int  # to train, warm-up included; the program may end earlier
     least: int  # fewer than these are too short to measure
     seconds: float  # for the whole process
     nudge: float = 0.0  # as in Sample
-    screens: float | None = None  # seconds after the first step in which it is decided what of the choices stays on
-    readings: int = 0  # end as soon as the steps are done and the metric was read so often
+    screens: float | None = None  # seconds after the first step to decide which choices stay on
+    readings: int = 0  # end once the steps are done and the metric was read this often
 
 
 class Runner(Protocol):
@@ -33,9 +33,9 @@ class Runner(Protocol):
     torch: str | None  # its version, likewise
 
     def screen(self, spec: Spec) -> Screening | None:
-        """A process that decides while it trains; None where there is no such thing."""
+        """Run a process that decides while it trains; None if this runner cannot."""
         ...
 
     def run(self, spec: Spec) -> Sample:
-        """The process from start to end. What goes wrong in it is told by `Sample.ended`, never raised."""
+        """Run a process from start to end. What goes wrong in it is reported in `Sample.ended`, never raised."""
         ...

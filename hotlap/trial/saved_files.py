@@ -1,6 +1,6 @@
-"""The files a process saved, by what is in them: tensors by their numbers, the rest by its bytes.
+"""Reads the files a process saved by their content: tensors by their numbers, the rest by its bytes.
 
-Pickles are read without making anything they name: a class in them is only its name here.
+Pickles are read without constructing anything they name: a class in them is only a name here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from hotlap.records.traces import Fingerprint, SavedFile
 
 BUCKETS = 16
-MOST_PARTS = 256  # tensors of one file that are told one by one
+MOST_PARTS = 256  # tensors of one file that are reported one by one
 MOST_FILES = 400
 MOST_BYTES = 4 << 30  # read of all files together
 TEXT = frozenset(".txt .csv .tsv .json .jsonl .log .yaml .yml .md .toml .ini .xml .html".split())
@@ -40,12 +40,12 @@ SAFETENSORS = {
 
 
 def saved_files(scratch: Path) -> tuple[tuple[SavedFile, ...], tuple[str, ...]]:
-    """What lies below the scratch folder, by the paths that the program meant; and what was too much, in words."""
+    """Return the files below the scratch folder, by the paths the program used, and a note on each one left out."""
     found, cut, left = list[SavedFile](), list[str](), MOST_BYTES
     for path in sorted(_files(scratch)):
         size = path.stat().st_size
         if len(found) >= MOST_FILES or size > left:
-            cut.append(f"{path.name} (too many or too large files were saved)")
+            cut.append(f"{path.name} (too many files, or too large ones, were saved)")
             continue
         left -= size
         with suppress(OSError):
@@ -67,11 +67,11 @@ def saved_file(path: Path, name: str) -> SavedFile:
 
 def _by_content(path: Path, name: str) -> SavedFile:
     for kind, read in (("torch", _torch), ("safetensors", _safetensors), ("numpy", _numpy)):
-        with suppress(Exception):  # not of this kind after all, or damaged: then it is bytes
+        with suppress(Exception):  # not of this kind after all, or damaged: compared as bytes
             if (known := read(path)) is not None:
                 rest, tensors = known
-                parts = tuple(_fingerprint(one, array) for one, array in tensors[:MOST_PARTS])
-                more = [_fingerprint(one, array).digest for one, array in tensors[MOST_PARTS:]]
+                parts = tuple(_fingerprint(label, array) for label, array in tensors[:MOST_PARTS])
+                more = [_fingerprint(label, array).digest for label, array in tensors[MOST_PARTS:]]
                 digest = _digest(f"{rest} {more}".encode())
                 return SavedFile(path=name, kind=kind, digest=digest, words="", parts=parts)
     data = _file_digest(path)
@@ -81,14 +81,14 @@ def _by_content(path: Path, name: str) -> SavedFile:
     return SavedFile(path=name, kind="bytes", digest=data, words="")
 
 
-Known = tuple[str, list[tuple[str, Any]]]  # the rest in words, and tensors by name
+Known = tuple[str, list[tuple[str, Any]]]  # everything but tensors as text, and the tensors by name
 
 
 # Torch: a zip of one pickle and the memory of its tensors
 
 
 class _PickleStandIn:
-    """Stands in for whatever a pickle makes; each class in it is a subclass of this, with its name."""
+    """Stands in for whatever a pickle constructs; each class in it becomes a subclass of this, with its name."""
 
     name = ""
 
@@ -142,20 +142,20 @@ def _torch(path: Path) -> Known | None:
         return None
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-        pickled = next((one for one in names if one.endswith("/data.pkl")), None)
+        pickled = next((name for name in names if name.endswith("/data.pkl")), None)
         if pickled is None:
             return None
         top = pickled.removesuffix("data.pkl")
         loaded = _Reader(io.BytesIO(archive.read(pickled))).load()
         walk = _Walk(lambda key: archive.read(f"{top}data/{key}"))
         walk.over(loaded)
-        others = [one for one in names if not one.startswith((f"{top}data/", f"{top}.")) and one != pickled]
-        walk.words += [f"{one.removeprefix(top)} {_digest(archive.read(one))}" for one in sorted(others)]
+        others = [name for name in names if not name.startswith((f"{top}data/", f"{top}.")) and name != pickled]
+        walk.words += [f"{name.removeprefix(top)} {_digest(archive.read(name))}" for name in sorted(others)]
     return _digest("\n".join(walk.words).encode(errors="replace")), walk.tensors
 
 
 class _Walk:
-    """Tensors by the way that leads to them; all else in words, whichever objects are shared."""
+    """Collects tensors by the path that leads to them, and everything else in words, shared objects included."""
 
     def __init__(self, storage: Callable[[str], bytes]) -> None:
         self._storage = storage
@@ -190,12 +190,12 @@ class _Walk:
             self._seen.add(id(value))
         if isinstance(value, dict):
             self.words.append(f"{name} has {sorted(map(str, value))}")
-            for key, one in value.items():
-                self.over(one, f"{name}.{_key(key)}".lstrip("."))
+            for key, item in value.items():
+                self.over(item, f"{name}.{_key(key)}".lstrip("."))
         else:
             self.words.append(f"{name} of {len(value)}")
-            for place, one in enumerate(value):
-                self.over(one, f"{name}[{place}]")
+            for place, item in enumerate(value):
+                self.over(item, f"{name}[{place}]")
 
 
 def _key(key: Any) -> str:
@@ -203,7 +203,7 @@ def _key(key: Any) -> str:
 
 
 def _tensor(value: _PickleStandIn, storage: Any) -> Any:
-    """The numbers of what `torch._utils._rebuild_tensor_v2` would make."""
+    """Return the numbers of the tensor that `torch._utils._rebuild_tensor_v2` would construct."""
     import numpy as np
 
     if value.name == "torch._utils._rebuild_parameter":
@@ -217,8 +217,8 @@ def _tensor(value: _PickleStandIn, storage: Any) -> Any:
         return flat[offset : offset + 1]
     if 0 in size:
         return flat[:0].reshape(size)
-    steps = tuple(one * flat.itemsize for one in stride)
-    return np.lib.stride_tricks.as_strided(flat[offset:], shape=size, strides=steps)
+    strides = tuple(step * flat.itemsize for step in stride)
+    return np.lib.stride_tricks.as_strided(flat[offset:], shape=size, strides=strides)
 
 
 def _numbers(data: bytes, dtype: str) -> Any:
@@ -229,7 +229,7 @@ def _numbers(data: bytes, dtype: str) -> Any:
     return np.frombuffer(data, dtype)
 
 
-# Others
+# Other formats
 
 
 def _safetensors(path: Path) -> Known | None:
@@ -240,9 +240,9 @@ def _safetensors(path: Path) -> Known | None:
         data = file.read()
     rest = str(header.pop("__metadata__", ""))
     tensors = []
-    for name, one in sorted(header.items()):
-        first, end = one["data_offsets"]
-        tensors.append((name, _numbers(data[first:end], SAFETENSORS[one["dtype"]]).reshape(one["shape"])))
+    for name, tensor in sorted(header.items()):
+        first, end = tensor["data_offsets"]
+        tensors.append((name, _numbers(data[first:end], SAFETENSORS[tensor["dtype"]]).reshape(tensor["shape"])))
     return rest, tensors
 
 

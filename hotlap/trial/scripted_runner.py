@@ -1,4 +1,4 @@
-"""A runner without processes or time: speeds, losses and endings come from a script. For tests and for proofs."""
+"""A runner without processes or real time: speeds, losses and endings come from a script. For tests and proofs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ BLOCKS = 10
 
 
 def falling_losses(choices: Choices, seed_shift: int, steps: int) -> tuple[float, ...]:
-    """Bit-equal for the same seed, whatever was chosen."""
+    """Return falling losses that are bit-equal for the same seed, whatever was chosen."""
     chance = random.Random(seed_shift)
     return tuple(math.exp(-step / 50) + 0.02 * chance.random() for step in range(steps))
 
 
 def everything_applied(choices: Choices) -> tuple[Outcome, ...]:
-    return tuple(Outcome(name=one.name, code="", status=Status.APPLIED.value, why="scripted") for one in choices)
+    return tuple(Outcome(name=choice.name, code="", status=Status.APPLIED, why="scripted") for choice in choices)
 
 
 @dataclass
 class ScriptedRunner:
-    """The same spec gives the same sample, so that a tune that goes on sees what it would have seen."""
+    """Returns the same sample for the same spec, so that a resumed tune sees what it would have seen."""
 
     step_seconds: Callable[[Choices], float]
     losses: Callable[[Choices, int, int], tuple[float, ...]] = falling_losses
@@ -59,13 +59,13 @@ class ScriptedRunner:
             ended, why = EndReason.TOO_SHORT, f"it ended by itself after {steps} steps; {spec.least} are needed"
         blocks = self._blocks(spec, steps, chance) if ended is EndReason.MEASURED else ()
         losses = self.losses(spec.choices, spec.seed_shift, steps) if ended is EndReason.MEASURED else ()
-        losses = tuple(one * (1 + spec.nudge * step) for step, one in enumerate(losses))
+        losses = tuple(loss * (1 + spec.nudge * step) for step, loss in enumerate(losses))
         return Sample(
             number=spec.number,
             arm=spec.arm,
             choices=spec.choices,
             seed_shift=spec.seed_shift,
-            ended=ended.value,
+            ended=ended,
             why=why,
             warmup_steps=5,
             warmup_seconds=5 * self.step_seconds(spec.choices),

@@ -1,6 +1,6 @@
-"""Random numbers that can be compared between processes: every seed the program sets is shifted by the same number.
+"""Makes random numbers comparable between processes: every seed that the program sets is shifted by the same number.
 
-A program that sets none gets one, and so does a numpy generator made without.
+A program that sets no seed gets one, and so does a numpy generator created without one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 
-SEED = 20_260  # where the program sets none
-LARGEST = 2**32 - 1  # of numpy
+SEED = 20_260  # if the program sets none
+LARGEST = 2**32 - 1  # seed that numpy accepts
 
 
 class Seeds:
     def __init__(self, shift: int, ledger: Ledger) -> None:
         self._shift, self._ledger = shift, ledger
-        self._without = count(1)  # generators made without a seed
+        self._without = count(1)  # counts generators created without a seed
         self._nested = False  # one of torch's functions calls another
 
     def install(self) -> None:
@@ -31,13 +31,13 @@ class Seeds:
         when_imported("torch", self._torch)
 
     def shifted(self, seed: Any) -> Any:
-        """A whole number is shifted; anything else (bytes, a state) is the program's own affair."""
+        """Shift a whole number; anything else (bytes, a state) is left unchanged."""
         if not self._shift or isinstance(seed, bool) or not hasattr(seed, "__index__"):
             return seed
         return int(seed) + self._shift
 
     def _shifting(self, default: int | None = None, largest: int | None = None) -> Callable[[Any], Any]:
-        """A layer for a function whose first argument is a seed."""
+        """Return a layer for a function whose first argument is a seed."""
 
         def layer(original: Any) -> Any:
             def seed(*args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,7 @@ class Seeds:
 
     def _python_generator(self, original: Any) -> Any:
         def __init__(generator: Any, x: Any = None) -> None:  # noqa: N807
-            original(generator, self.shifted(x))  # without one it stays as it is: names of temporary files
+            original(generator, self.shifted(x))  # without a seed it stays random: names of temporary files
 
         return __init__
 
@@ -87,7 +87,7 @@ class Seeds:
             self._ledger.wrap(torch, "Generator", self._torch_generator)
 
     def _torch_generator(self, original: Any) -> Any:
-        """torch's own type takes no new methods, so one of ours stands in for it."""
+        """Return a subclass that stands in for torch's own type, which cannot be patched."""
         seeds = self
 
         class Kind(type(original)):  # type: ignore[misc]

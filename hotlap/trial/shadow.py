@@ -1,8 +1,8 @@
-"""Where what a program writes goes instead, and what it then finds.
+"""Maps the paths a program writes to a scratch folder, and the paths it reads to whichever place holds them now.
 
-Below the scratch folder lies a copy of the paths that were written. A path is read there if it is there, else from
-its own place. What the program removed of its own is remembered as gone and stays where it is. All in plain strings:
-this runs inside the user's calls, and pathlib calls what is diverted.
+The scratch folder mirrors the paths that were written. A path is read there if it exists there, else from its own
+place. An existing file that the program removes is remembered as gone but stays on disk. Everything uses plain strings:
+this runs inside the user's calls, and pathlib itself calls diverted functions.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ MOST_KNOWN = 4096  # folders whose links were followed
 
 class Shadow:
     def __init__(self, scratch: Path, diverted: list[Path], left: list[Path]) -> None:
-        """`diverted` and `left` are folders; the innermost around a path decides, `left` between equals."""
+        """Divert writes below `diverted` but not below `left`; the innermost folder decides, `left` between equals."""
         self._tree = os.path.realpath(scratch)
-        self._rules = {os.path.realpath(one): True for one in diverted}
-        self._rules |= {os.path.realpath(one): False for one in left}
+        self._rules = {os.path.realpath(folder): True for folder in diverted}
+        self._rules |= {os.path.realpath(folder): False for folder in left}
         self._rules[self._tree] = False
         self._gone: set[str] = set()
         self._known: dict[str, str] = {}
         self._written = False
         self._local = threading.local()
         self._places: set[str] = set()
-        self.places: str | None = None  # a file to note in where the program reads from
+        self.places: str | None = None  # a file that collects the folders the program reads from
 
     def noted(self, path: Any) -> None:
-        """A file of this folder is about to be read; a folder is told once."""
+        """Record the folder of a file that is about to be read; each folder once."""
         if self.places is None or isinstance(path, int):
             return
         text = os.fsdecode(path)
@@ -54,7 +54,7 @@ class Shadow:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is in our own code, whose calls mean what they say."""
+        """Whether this thread is in hotlap's own code, whose calls are not diverted."""
         return getattr(self._local, "inside", False)
 
     @contextmanager
@@ -68,7 +68,7 @@ class Shadow:
     # From a path to where it is
 
     def reading(self, path: Any) -> Any:
-        """The path to read instead."""
+        """Return the path to read instead."""
         if isinstance(path, int) or not self._anything():
             return path
         with self._ours():
@@ -81,7 +81,7 @@ class Shadow:
             return _like(path, meant) if self._in_tree(path) else path
 
     def writing(self, path: Any, fresh: bool) -> Any:
-        """The path to write instead; unless `fresh`, with what the program would find there."""
+        """Return the path to write instead; unless `fresh`, it holds what the program would find there."""
         if isinstance(path, int):
             return path
         with self._ours():
@@ -99,7 +99,7 @@ class Shadow:
             return _like(path, shadow)
 
     def existing(self, path: Any) -> Any:
-        """What to hand to a call that fails on what exists: that path, or None when there is nothing."""
+        """Return the path to give to a call that fails if it exists, or None if there is nothing."""
         seen = self.reading(path)
         with self._ours():
             return seen if os.path.lexists(seen) else None
@@ -111,7 +111,7 @@ class Shadow:
             return self._diverts(self._meant(path))
 
     def _bring_back(self, meant: str) -> None:
-        """A path that was gone is made anew; what a folder held before stays gone."""
+        """Forget that a path was removed, because it is created again; what a folder held before stays gone."""
         if meant in self._gone:
             self._gone.discard(meant)
             if os.path.isdir(meant):
@@ -120,13 +120,13 @@ class Shadow:
     # Removing, moving, listing
 
     def remove(self, path: Any, how: Any) -> None:
-        """how(path) removes a file, an empty folder or a tree."""
+        """Remove a path; how(path) removes a file, an empty folder or a tree."""
         with self._ours():
             meant = self._meant(path)
             shadow = self._tree + meant
             own = os.path.lexists(meant) and not self._is_gone(meant)
             if not own and not os.path.lexists(shadow):
-                how(path)  # raises what there is to raise
+                how(path)  # raises the error that the program expects
             if os.path.lexists(shadow):
                 how(shadow)
             if own:
@@ -153,7 +153,7 @@ class Shadow:
                 self._written = True
 
     def listed(self, path: Any) -> list[Any]:
-        """The folders whose entries together are those of this one."""
+        """Return the folders whose entries together are those of this one."""
         if isinstance(path, int) or not self._anything():
             return [path]
         with self._ours():
@@ -162,27 +162,27 @@ class Shadow:
             places = [] if self._is_gone(meant) else [_like(path, meant) if self._in_tree(path) else path]
             if not self._diverts(meant) or not os.path.isdir(shadow):
                 return places or [_like(path, shadow)]
-            return [_like(path, shadow), *(one for one in places if os.path.isdir(one))]
+            return [_like(path, shadow), *(place for place in places if os.path.isdir(place))]
 
     def is_gone(self, folder: Any, name: Any) -> bool:
         with self._ours():
             return os.path.join(self._meant(folder), os.fsdecode(name)) in self._gone
 
     def unshadowed(self, path: str) -> str:
-        """A path inside the scratch folder as the program knows it."""
+        """Return a path inside the scratch folder as the program knows it."""
         return path[len(self._tree) :] or "/" if path == self._tree or path.startswith(self._tree + "/") else path
 
     # How it is decided
 
     def _anything(self) -> bool:
-        """Whether anything was written, by whichever process: one look at the disk until then."""
+        """Whether any process has written anything yet; costs one look at the disk per call until then."""
         if not self._written and not self.inside:
             with self._ours():
                 self._written = os.path.isdir(self._tree)
         return self._written and not self.inside
 
     def _meant(self, path: Any) -> str:
-        """Absolute, with the links of its folder followed, as if nothing were diverted."""
+        """Return the absolute path, with the links of its folder followed, as if nothing were diverted."""
         text = os.fsdecode(path)
         folder, name = os.path.split(text.rstrip("/") or "/")
         if name in ("", ".", ".."):
@@ -195,14 +195,14 @@ class Shadow:
         return f"{self._known[key].rstrip('/')}/{name}"
 
     def _diverts(self, meant: str) -> bool:
-        around = [one for one in self._rules if meant == one or meant.startswith(one.rstrip("/") + "/")]
+        around = [folder for folder in self._rules if meant == folder or meant.startswith(folder.rstrip("/") + "/")]
         return self._rules[max(around, key=len)] if around else True
 
     def _folder_exists(self, meant: str) -> bool:
         return os.path.isdir(self._tree + meant) or (os.path.isdir(meant) and not self._is_gone(meant))
 
     def _is_gone(self, meant: str) -> bool:
-        return bool(self._gone) and any(meant == one or meant.startswith(one + "/") for one in self._gone)
+        return bool(self._gone) and any(meant == path or meant.startswith(path + "/") for path in self._gone)
 
     def _in_tree(self, path: Any) -> bool:
         """Whether the path as given leads into the scratch folder."""

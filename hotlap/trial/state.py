@@ -1,7 +1,7 @@
-"""In a process of a trial: what its training has made by its last step, beside the losses.
+"""Runs inside a trial process: records the state that training reached by its last step, besides the losses.
 
-Models and optimizers are held from the first step on, so that they can be read when the program is over. In a step it
-costs nothing but a look at the memory, at some fifty of all steps; evaluations are summed up where they are computed.
+Models and optimizers are held from the first step on, so that they can be read when the program is over. A step costs
+nothing except a reading of the memory at some fifty of all steps; evaluations are summed on their own device.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from hotlap.records.traces import Evaluation, Fingerprint, State, Weight
 from hotlap.trial.fingerprints import Fingerprints, live_models, tensors_of
 from hotlap.trial.process_facts import open_files, process_facts
 
-WEIGHINGS = 48  # over the steps that were asked for
+MEMORY_READINGS = 48  # over the requested steps
 MOST_OPTIMIZERS = 16  # held
-MOST_EVALUATIONS = 200  # told one by one; a teacher that is called in each step makes one a step
+MOST_EVALUATIONS = 200  # reported one by one; a teacher model makes one in every step
 MIB = 1 << 20
-HOW = frozenset(("params", "fused", "foreach", "capturable", "differentiable"))  # how a step is computed, not what
+HOW = frozenset(
+    ("params", "fused", "foreach", "capturable", "differentiable")
+)  # settings of how a step is computed, not what
 
 
 class Watch:
     def __init__(self, torch: Any, steps: int | None, ledger: Ledger) -> None:
-        self._torch, self._every = torch, max(1, (steps or 0) // WEIGHINGS)
+        self._torch, self._every = torch, max(1, (steps or 0) // MEMORY_READINGS)
         self._prints = Fingerprints(torch)
         self._models: list[Any] = []
         self._start: dict[int, dict[str, tuple[float, ...]]] = {}  # sketches, by model
@@ -43,14 +45,14 @@ class Watch:
         self.evaluations = Evaluations(torch, ledger)
 
     def training_begins(self) -> None:
-        """Before the first step: models that are there now are held, and where they began is remembered."""
+        """Hold the models that exist before the first step, and remember where their weights began."""
         self._models = live_models(self._torch)
         for model in self._models:
             self._start[id(model)] = self._prints.sketches(self._named(model))
         self.evaluations.watch(self._models)
 
     def stepped(self, optimizer: Any) -> None:
-        if len(self._optimizers) < MOST_OPTIMIZERS and not any(one is optimizer for one in self._optimizers):
+        if len(self._optimizers) < MOST_OPTIMIZERS and not any(known is optimizer for known in self._optimizers):
             self._optimizers.append(optimizer)
 
     def step_over(self, steps: int, on_cuda: bool) -> None:
@@ -63,40 +65,43 @@ class Watch:
             self._open_files.append(open_files())
 
     def state(self, world: int) -> State:
-        evaluations = self.evaluations.told()
+        evaluations = self.evaluations.records()
         weights, optimizers = tuple(self._all_weights()), tuple(self._all_optimizers())
-        taken = memory(self._torch)
+        used = memory(self._torch)
         return State(
             weights=weights,
             optimizers=optimizers,
             streams=tuple(streams(self._torch)),
             evaluations=evaluations,
             memory=tuple(self._weights),
-            reserved_mb=taken.reserved_device_mb,
-            host_total_mb=taken.total_host_mb,
-            device_total_mb=taken.total_device_mb,
+            reserved_mb=used.reserved_device_mb,
+            host_total_mb=used.total_host_mb,
+            device_total_mb=used.total_device_mb,
             unreadable=tuple(dict.fromkeys(self._prints.unreadable)),
             world=world,
             process=tuple(process_facts(self._optimizers, self._open_files)),
         )
 
-    # Models, those that are trained first, in the order of their optimizers
+    # Models, trained ones first, in the order of their optimizers
 
     def _all_weights(self) -> Iterator[Fingerprint]:
-        known = {id(one) for one in self._models}
-        models = [*self._models, *(one for one in live_models(self._torch) if id(one) not in known)]
+        known = {id(model) for model in self._models}
+        models = [*self._models, *(model for model in live_models(self._torch) if id(model) not in known)]
         places = {
             id(weight): number
             for number, weight in enumerate(
-                weight for one in self._optimizers for group in one.param_groups for weight in group["params"]
+                weight
+                for optimizer in self._optimizers
+                for group in optimizer.param_groups
+                for weight in group["params"]
             )
         }
-        told: dict[str, int] = {}
-        for model in sorted(models, key=lambda one: self._rank(one, places)):
+        counts: dict[str, int] = {}
+        for model in sorted(models, key=lambda model: self._rank(model, places)):
             start = self._start.get(id(model), {})
             kind = type(model).__name__
-            told[kind] = told.get(kind, 0) + 1
-            name = kind if told[kind] == 1 else f"{kind} {told[kind]}"
+            counts[kind] = counts.get(kind, 0) + 1
+            name = kind if counts[kind] == 1 else f"{kind} {counts[kind]}"
             for found in self._prints.of(self._named(model)):
                 yield Fingerprint(
                     name=f"{name}.{found.name}",
@@ -107,12 +112,12 @@ class Watch:
                 )
 
     def _rank(self, model: Any, places: dict[int, int]) -> tuple[int, str]:
-        """Models of one class are told apart by what trains them, else by where they began."""
-        first = min((places[id(one)] for one in model.parameters() if id(one) in places), default=len(places))
+        """Order models of one class by the optimizer that trains them, else by where they began."""
+        first = min((places[id(weight)] for weight in model.parameters() if id(weight) in places), default=len(places))
         return first, repr(self._start.get(id(model)))
 
     def _named(self, model: Any) -> list[tuple[str, Any]]:
-        with suppress(Exception):  # a model of the program's own making
+        with suppress(Exception):  # a class of the program's own may raise anything
             return list(tensors_of(model))
         return []
 
@@ -146,21 +151,21 @@ class Watch:
 
 def _entries(state: Any) -> Iterator[tuple[str, Any]]:
     for name, value in sorted(state.items(), key=lambda pair: str(pair[0])) if isinstance(state, dict) else ():
-        for place, one in enumerate(value if isinstance(value, list | tuple) else [value]):
-            if one is not None:
-                yield (f"{name}[{place}]" if isinstance(value, list | tuple) else str(name)), one
+        for place, entry in enumerate(value if isinstance(value, list | tuple) else [value]):
+            if entry is not None:
+                yield (f"{name}[{place}]" if isinstance(value, list | tuple) else str(name)), entry
 
 
 def _numbers(value: Any) -> list[float]:
     if isinstance(value, list | tuple):
-        return [number for one in value for number in _numbers(one)]
+        return [number for item in value for number in _numbers(item)]
     with suppress(TypeError, ValueError, RuntimeError):
         return [float(value)]
     return []
 
 
 def streams(torch: Any) -> Iterator[tuple[str, str]]:
-    """Of random numbers, where they stand."""
+    """Yield a digest of the state of each stream of random numbers."""
     yield "torch", _digest(bytes(torch.random.default_generator.get_state().tolist()))
     if torch.cuda.is_initialized():
         for index, state in enumerate(torch.cuda.get_rng_state_all()):
@@ -177,7 +182,7 @@ def _digest(data: bytes) -> str:
 
 
 def resident_mb() -> float:
-    """Of this process, now; 0 where the system does not tell."""
+    """Return the memory of this process now; 0 if the system does not report it."""
     with suppress(OSError, ValueError, IndexError):
         return int(_own("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
     return 0.0
@@ -188,7 +193,7 @@ def _own(path: str) -> str:
 
 
 class Evaluations:
-    """Calls of a model while it is not trained: in eval mode, or without gradients. The outermost call counts."""
+    """Counts calls of a model that is not being trained: in eval mode, or without gradients. Outermost calls only."""
 
     def __init__(self, torch: Any, ledger: Ledger) -> None:
         self._torch, self._ledger = torch, ledger
@@ -206,8 +211,8 @@ class Evaluations:
                 self._ledger.wrap(type(model), "__call__", self._layer)
 
     def settle(self) -> None:
-        """A model that is never called itself, as a LightningModule, gives way to its parts."""
-        for model in [one for key, one in self._watched.items() if key not in self._called]:
+        """Watch the children of a model that is never called itself, such as a LightningModule."""
+        for model in [model for key, model in self._watched.items() if key not in self._called]:
             self.watch(children_of(model))
 
     def _layer(self, original: Any) -> Any:
@@ -225,7 +230,7 @@ class Evaluations:
                 outcome = original(model, *args, **kwargs)
             finally:
                 self._inside = False
-            with suppress(Exception):  # an outcome of the program's own making
+            with suppress(Exception):  # an outcome of the program's own type may raise anything
                 self._note(outcome)
             return outcome
 
@@ -248,7 +253,7 @@ class Evaluations:
                 sums[1] = sums[1] + (1 + sums[0] / 1024) * total
                 sums[2] = sums[2] + size
 
-    def told(self) -> tuple[Evaluation, ...]:
+    def records(self) -> tuple[Evaluation, ...]:
         return tuple(
             Evaluation(step=step, calls=calls, total=float(total), size=float(size))
             for step, (calls, total, size) in self._sums

@@ -1,1 +1,1 @@
-"""What each verb does: one file each, which reads as the order of its stages."""
+"""What each command does: one file per command, which reads as the order of its stages."""

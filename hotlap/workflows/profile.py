@@ -47,7 +47,7 @@ class ProfileOptions:
     run_dir: Path | None
     early: str | None = None  # as in Session
     quiet: bool = False  # hide what the command prints
-    on_created: Callable[[store.Run], None] | None = None  # told of the run before anything is run
+    on_created: Callable[[store.Run], None] | None = None  # called with the run before the command starts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,13 +89,13 @@ def _finish(
 
 
 def _diagnosis(observation: Observation) -> Diagnosis:
-    """With what the source says of it. A scan that fails costs the profile nothing but its repairs."""
+    """Diagnose with the source code in view; if scanning fails, the diagnosis only lacks the fixes."""
     try:
         scan = scanning.scan_program(observation)
     except Exception as error:  # noqa: BLE001 the measurement is made and must not be lost
         diagnosis = diagnose(observation)
         reason = str(error) or type(error).__name__
-        why = f"cannot tell how the source is to be repaired, because reading it failed: {reason}"
+        why = f"cannot tell how to repair the source, because scanning it failed: {reason}"
         return replace(diagnosis, unknowns=(*diagnosis.unknowns, why))
     return diagnose(observation, scan)
 
@@ -154,15 +154,15 @@ def _ceiling(options: ProfileOptions, observation: Observation, run: store.Run, 
     try:
         seen, _ = _observe(replace(options, trace=False), run, "ceiling", on_stage, ceiling=True)
     except HotlapError as error:
-        return Ceiling(samples_per_second=None, step_ms=(), note=f"the second run did not step: {error}")
+        return Ceiling(samples_per_second=None, step_ms=(), note=f"the second run made no training step: {error}")
     return Ceiling(samples_per_second=seen.samples_per_second, step_ms=seen.step_ms, note=None)
 
 
 def _why_no_ceiling(options: ProfileOptions, observation: Observation) -> str | None:
     if not options.ceiling:
-        return "not asked for"
+        return "it was not requested"
     if options.full:
-        return "left out with --full, which lets the command run to its end"
+        return "--full lets the command run to its end, so there is no second run"
     if not any(loader.role == "train" for loader in observation.loaders):
         return "the program feeds its steps without a DataLoader"
     return None
@@ -180,12 +180,12 @@ def _ended(ending: CommandExit, complete: bool) -> str:
 
 def _exit_code(ending: CommandExit) -> int:
     if ending.timed_out or ending.stop_ignored:
-        return 0  # its code is that of our signal
+        return 0  # its exit code is that of hotlap's signal
     return ending.exit_code
 
 
 def _nothing_seen(options: ProfileOptions, ending: CommandExit) -> HotlapError:
-    """No training step was observed: the error that says why."""
+    """Return the error that says why no training step was observed."""
     error = _why_nothing(options, ending)
     error.died_by = ending.died_by
     return error
@@ -200,11 +200,11 @@ def _why_nothing(options: ProfileOptions, ending: CommandExit) -> HotlapError:
         error.exit_code = INTERRUPTED if ending.died_by is not None else ending.exit_code or INTERRUPTED
         return error
     if os.environ.get("HOTLAP") == "off":
-        return NotPython(f"HOTLAP=off is set, which keeps hotlap out; type: unset HOTLAP; hotlap profile {command}")
+        return NotPython(f"HOTLAP=off is set, which disables hotlap; type: unset HOTLAP; hotlap profile {command}")
     if not ending.hellos:
         return NotPython(
-            f"no Python of at least 3.10 could be entered in: {command}; give the training command itself, such as: "
-            "hotlap profile python train.py (without -I, -E or -S, which keep hotlap out)"
+            f"found no Python 3.10 or newer to observe in: {command}; give the training command itself, such as: "
+            "hotlap profile python train.py (without -I, -E or -S, which disable hotlap)"
         )
     if ending.timed_out:
         return NeverStepped(
@@ -212,12 +212,12 @@ def _why_nothing(options: ProfileOptions, ending: CommandExit) -> HotlapError:
             f"{2 * options.max_seconds:g}"
         )
     if ending.progress is not None and ending.progress.steps:
-        unkept = RunFolderUnwritable(
-            f"{ending.progress.steps} or more training steps were seen but could not be kept (exit code "
+        unsaved = RunFolderUnwritable(
+            f"{ending.progress.steps} or more training steps were seen but could not be saved (exit code "
             f"{ending.exit_code}); is the disk full, or was the process killed? choose another place: --run-dir DIR"
         )
-        unkept.exit_code = _exit_code(ending) or RunFolderUnwritable.exit_code
-        return unkept
+        unsaved.exit_code = _exit_code(ending) or RunFolderUnwritable.exit_code
+        return unsaved
     if all(hello.endswith("False") for hello in ending.hellos):
         interpreter = ending.hellos[0].split("\t")[0]
         return TorchUnusable(

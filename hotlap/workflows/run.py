@@ -1,4 +1,4 @@
-"""hotlap run: the command takes the place of this process, with a plan applied or decided while it trains."""
+"""hotlap run: the command replaces this process, with a plan applied from the start or decided while it trains."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ APPLIER = "hotlap.control.applied_plan:start"
 class RunOptions:
     command: tuple[str, ...]
     plan: Plan
-    otherwise: tuple[Choice, ...]  # where the plan was proven under another torch or hardware
+    otherwise: tuple[Choice, ...]  # choices to use if the plan was proven with another torch or hardware
     quiet: bool
     run_dir: Path | None
-    decides: bool = False  # while it trains; else all of the plan is applied from the start
+    decides: bool = False  # while it trains; else the whole plan is applied from the start
     verbose: bool = False
 
 
 def run(options: RunOptions) -> NoReturn:
-    """The command in place of this process, with the plan applied. What became of it the command's own process says."""
+    """Replace this process with the command and the plan applied; the command's own process reports what happened."""
     resolve(options.command)
-    kept = store.create(options.command, options.run_dir)
-    kept.save("plan", options.plan)
-    folder = kept.folder / "running"
+    new_run = store.create(options.command, options.run_dir)
+    new_run.save("plan", options.plan)
+    folder = new_run.folder / "running"
     session = Session(
         schema=SCHEMA,
         folder=str(folder.resolve()),
@@ -68,7 +68,7 @@ def run(options: RunOptions) -> NoReturn:
 
 
 def _memory(options: RunOptions) -> dict[str, Any]:
-    """Where it is remembered what this command decides, and what an earlier run of it has."""
+    """Return where to remember what this command decides, and what an earlier run of it decided."""
     if not options.decides or options.run_dir is None:
         return {}
     file, source = memory.place(options.run_dir, options.command, options.plan.choices), source_hash(options.command)
@@ -76,7 +76,7 @@ def _memory(options: RunOptions) -> dict[str, Any]:
 
 
 def _stays_out(command: tuple[str, ...]) -> str | None:
-    """Why nothing can be applied, as far as that is certain before the command has begun."""
+    """Return why nothing can be applied, as far as that is certain before the command starts."""
     if os.environ.get("HOTLAP") == "off":
         return "HOTLAP=off is set"
     option = keeps_us_out(command)

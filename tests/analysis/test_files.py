@@ -22,8 +22,8 @@ for x in torch.utils.data.DataLoader(d):
 def scanned(folder: Path, *more: str):
     sources, unread = files.discover([str(folder), *more])
     result = scan(sources, FindingFilter(select=("H201",)))
-    reasons = {Path(one.path).name: one.reason for one in (*unread, *result.unread)}
-    return {Path(one.path).name for one in result.findings}, reasons
+    reasons = {Path(file.path).name: file.reason for file in (*unread, *result.unread)}
+    return {Path(finding.path).name for finding in result.findings}, reasons
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def scanned(folder: Path, *more: str):
         ("binary.py", b"\x7fELF\x00\x00\x01", "binary"),
         ("latin.py", "x = 'größe'\n".encode("latin-1"), "encoding"),
         ("strange.py", b"# -*- coding: nonsense -*-\nx = 1\n", "encoding"),
-        ("generated.py", b"x = [\n" + b"    1,\n" * 800_000 + b"]\n", "taken for generated"),
+        ("generated.py", b"x = [\n" + b"    1,\n" * 800_000 + b"]\n", "assumed to be generated"),
         ("deep.py", b"x = " + b"(" * 3000 + b")" * 3000, "parenthes"),
         ("book.ipynb", b'{"worksheets": []}', "notebook"),
     ],
@@ -52,8 +52,8 @@ def test_a_declared_encoding_is_read_and_columns_count_characters(tmp_path):
     text = "# -*- coding: latin-1 -*-\n" + LOOP.replace("print(", "größe = print(")
     (tmp_path / "train.py").write_bytes(text.encode("latin-1"))
     sources, _ = files.discover([str(tmp_path)])
-    (one,) = scan(sources, FindingFilter(select=("H201",))).findings
-    assert (one.line, one.column) == (6, 19)
+    (finding,) = scan(sources, FindingFilter(select=("H201",))).findings
+    assert (finding.line, finding.column) == (6, 19)
 
 
 def test_links_in_circles_are_reported_and_not_followed(tmp_path):
@@ -75,7 +75,7 @@ def test_what_is_not_the_projects_own_is_left_out(tmp_path):
         (tmp_path / folder / "train.py").write_text(LOOP)
     (tmp_path / "env2" / "pyvenv.cfg").touch()
     sources, _ = files.discover([str(tmp_path)])
-    assert [one.path for one in sources] == [str(tmp_path / "pkg" / "train.py")]
+    assert [source.path for source in sources] == [str(tmp_path / "pkg" / "train.py")]
     sources, _ = files.discover([str(tmp_path)], exclude=["pkg"])
     assert sources == []
     sources, _ = files.discover([str(tmp_path / "build" / "train.py")])
@@ -103,5 +103,5 @@ def test_a_file_that_went_away_is_reported(tmp_path):
 def test_old_line_ends_count_as_lines(tmp_path):
     (tmp_path / "train.py").write_bytes(LOOP.replace("\n", "\r\n").encode())
     sources, _ = files.discover([str(tmp_path)])
-    (one,) = scan(sources, FindingFilter(select=("H201",))).findings
-    assert one.line == 5
+    (finding,) = scan(sources, FindingFilter(select=("H201",))).findings
+    assert finding.line == 5

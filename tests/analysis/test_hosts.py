@@ -41,7 +41,7 @@ def fit_large(net, loader, optimizer):
 def reads(**files: str) -> set[str]:
     """The files in which a read is found that waits for the device."""
     sources = [Source(f"{name}.py", name, False, text) for name, text in files.items()]
-    return {one.path for one in scanning.scan(sources, FindingFilter(select=("H201",))).findings}
+    return {finding.path for finding in scanning.scan(sources, FindingFilter(select=("H201",))).findings}
 
 
 def test_a_file_that_names_no_device_is_silent_beside_one_that_does():

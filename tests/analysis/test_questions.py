@@ -18,41 +18,45 @@ class Graph(Questions):
     def _answer(self, term, origin):
         self.made.append(term[1])
         result = UNKNOWN
-        for one in self.edges[term[1]]:
-            result = join(result, self.answer(one, origin))
+        for edge in self.edges[term[1]]:
+            result = join(result, self.answer(edge, origin))
         return result
 
 
-def asked(name: str) -> tuple[str, str]:
+def question(name: str) -> tuple[str, str]:
     return ("ask", name)
 
 
-CIRCLE = {"first": (asked("second"),), "second": (asked("third"),), "third": (asked("first"), TENSOR)}
+CIRCLE = {"first": (question("second"),), "second": (question("third"),), "third": (question("first"), TENSOR)}
 
 
 def test_an_answer_made_inside_a_circle_is_not_kept_for_those_outside():
     for order in itertools.permutations(CIRCLE):
         graph = Graph(CIRCLE)
-        assert [graph.answer(asked(name), "train.py") for name in order] == [TENSOR] * 3, order
+        assert [graph.answer(question(name), "train.py") for name in order] == [TENSOR] * 3, order
 
 
 def test_a_circle_that_says_nothing_is_unknown_and_ends():
-    graph = Graph({"first": (asked("second"),), "second": (asked("first"),)})
-    assert graph.answer(asked("first"), "train.py") == UNKNOWN
-    assert graph.answer(asked("second"), "train.py") == UNKNOWN
+    graph = Graph({"first": (question("second"),), "second": (question("first"),)})
+    assert graph.answer(question("first"), "train.py") == UNKNOWN
+    assert graph.answer(question("second"), "train.py") == UNKNOWN
 
 
 def test_what_needs_no_open_question_is_answered_once():
-    edges = {"outer": (asked("inner"), asked("outer")), "inner": (asked("leaf"), asked("leaf")), "leaf": (TENSOR,)}
+    edges = {
+        "outer": (question("inner"), question("outer")),
+        "inner": (question("leaf"), question("leaf")),
+        "leaf": (TENSOR,),
+    }
     graph = Graph(edges)
-    assert graph.answer(asked("outer"), "train.py") == TENSOR
-    assert graph.answer(asked("inner"), "train.py") == TENSOR
+    assert graph.answer(question("outer"), "train.py") == TENSOR
+    assert graph.answer(question("inner"), "train.py") == TENSOR
     assert graph.made == ["outer", "inner", "leaf"]
 
 
 def test_a_chain_too_long_to_follow_spoils_none_of_its_parts():
-    edges = {str(number): (asked(str(number + 1)),) for number in range(60)} | {"60": (TENSOR,)}
+    edges = {str(number): (question(str(number + 1)),) for number in range(60)} | {"60": (TENSOR,)}
     graph = Graph(edges)
-    assert graph.answer(asked("0"), "train.py") == UNKNOWN
-    assert graph.answer(asked("50"), "train.py") == TENSOR
-    assert graph.answer(asked("40"), "train.py") == TENSOR
+    assert graph.answer(question("0"), "train.py") == UNKNOWN
+    assert graph.answer(question("50"), "train.py") == TENSOR
+    assert graph.answer(question("40"), "train.py") == TENSOR

@@ -114,11 +114,11 @@ def stage(tmp_path, monkeypatch) -> Stage:
 def ask(stage):
     """What a user typed, with the rest not said."""
 
-    def asked(**typed) -> BenchRequest:
+    def bench_request(**typed) -> BenchRequest:
         unsaid = dict.fromkeys(("workloads", "arms", "size", "device", "seeds", "epochs", "out", "max_minutes"))
         return BenchRequest(**{**unsaid, "resume": False, "out": stage.out, "size": "tiny", **typed})
 
-    return asked
+    return bench_request
 
 
 @pytest.fixture

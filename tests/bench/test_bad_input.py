@@ -43,7 +43,7 @@ def test_a_gpu_that_is_not_there_is_said(stage, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = stage.bench("--device", "cuda")
     assert done.returncode == 67
-    assert done.stderr == "hotlap: --device cuda was asked for, but torch sees no GPU here; use --device cpu\n"
+    assert done.stderr == "hotlap: --device cuda was given, but torch sees no GPU here; use --device cpu\n"
     assert not stage.out.exists()
 
 
@@ -64,8 +64,8 @@ def test_a_framework_that_is_missing_is_said_with_what_to_install(stage, ask, mo
     with pytest.raises(PackageMissing) as refused:
         session.prepare(ask())
     assert str(refused.value) == (
-        "the arms asked for need lightning; type: pip install 'hotlap[peers]', "
-        "or leave out what needs it: --arms naive,run,engine,limit"
+        "the requested arms need lightning; type: pip install 'hotlap[peers]', "
+        "or leave out the arms that need it: --arms naive,run,engine,limit"
     )
     session.prepare(ask(arms=("naive", "accelerate")))
 

@@ -87,7 +87,7 @@ def test_progress_names_the_run_and_what_is_left():
     waiting = [("sun", "limit", 1), ("sun", "naive", 1)]
     text = progress.text(("sun", "limit", 0), runs, waiting, 3, 12.0)
     assert text == "2/4 sun limit seed 0, epoch 3 done, 12 s; about 78 s left"
-    assert progress.text(("sun", "naive", 0), (), waiting, 0, 1.0).endswith("starting, 1 s; time left not known yet")
+    assert progress.text(("sun", "naive", 0), (), waiting, 0, 1.0).endswith("starting, 1 s; time left unknown")
 
 
 def test_time_left_is_said_in_the_unit_a_person_would_use():
@@ -123,10 +123,10 @@ def test_committed_benches_have_their_picture_and_their_summary_follows_from_the
         is_drawn = path.with_suffix(".svg").exists()
         assert is_drawn or not any(row.ratio for row in bench.summary), path.name  # of one arm there is nothing to draw
         again = summarize(bench.choice, bench.tasks, bench.runs)
-        for kept, made in zip(bench.summary, again, strict=True):
-            assert (kept.workload, kept.arm, kept.qualities) == (made.workload, made.arm, made.qualities)
-            assert kept.samples_per_second == pytest.approx(made.samples_per_second)
-            assert (kept.ratio and kept.ratio.value) == pytest.approx(made.ratio and made.ratio.value)
+        for saved, made in zip(bench.summary, again, strict=True):
+            assert (saved.workload, saved.arm, saved.qualities) == (made.workload, made.arm, made.qualities)
+            assert saved.samples_per_second == pytest.approx(made.samples_per_second)
+            assert (saved.ratio and saved.ratio.value) == pytest.approx(made.ratio and made.ratio.value)
 
 
 def test_the_page_shows_benches_and_overheads_of_every_machine(render, tmp_path):
@@ -160,11 +160,11 @@ def test_the_page_shows_whether_the_prover_can_be_believed(render, tmp_path):
         "change": "dropout off", "workload": "leak", "added": "", "risk": "rounding", "passed": False, "why": "a | b",
         "as it should be": True,
     }  # fmt: skip
-    kept = change | {"passed": True, "as it should be": False}
+    slipped = change | {"passed": True, "as it should be": False}
     kill = {"under_way": "observing", "recorded_samples": 7}
     results = {
         "prover": {"alike": {"busy": alike}, "spread_between_processes": {"busy": 0.35}, "planted": planted},
-        "prover-harm": {"harmful": [change, kept], "harmless": [], "out of reach": []},
+        "prover-harm": {"harmful": [change, slipped], "harmless": [], "out of reach": []},
         "prover-kill": {
             "tunes": [{"kills": [kill, kill]}], "tunes_with_the_same_plan": 1, "samples_lost": 0, "processes_left": 0,
         },

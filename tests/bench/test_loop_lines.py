@@ -36,8 +36,8 @@ def test_each_statement_of_the_loop_is_timed_after_the_first_epochs(tmp_path):
     train_epoch = timed(SOURCE, clock)["train_epoch"]
     for epoch in range(4):
         assert train_epoch([tmp_path / "batch"] * 3, seen) == 4 * (epoch + 1)
-    told = {one["text"]: one["steps"] for one in clock.medians(SOURCE)}
-    assert told == {
+    steps_of = {row["text"]: row["steps"] for row in clock.medians(SOURCE)}
+    assert steps_of == {
         "for batch in batches:": 6,
         "with open(batch) as file:": 6,
         "text = file.read()": 6,

@@ -61,14 +61,14 @@ def corpus():
 
 def test_the_list_is_long_and_of_many_kinds(corpus):
     assert len(corpus) >= 40
-    assert len({one.repository for one in corpus}) >= 20
-    words = [" ".join((one.name, one.repository, *one.kinds)).lower() for one in corpus]
-    missing = {one for one in WANTED if not any(one in each for each in words)}
+    assert len({program.repository for program in corpus}) >= 20
+    words = [" ".join((program.name, program.repository, *program.kinds)).lower() for program in corpus]
+    missing = {word for word in WANTED if not any(word in text for text in words)}
     assert not missing
 
 
 def test_every_recipe_that_is_named_is_there(corpus):
-    named = {one.data.partition(":")[0] for one in corpus if one.data is not None}
+    named = {program.data.partition(":")[0] for program in corpus if program.data is not None}
     there = {path.stem for path in (PUBLIC / "data").glob("*.py")} - {"__init__"}
     assert named == there
 
@@ -77,7 +77,7 @@ def test_every_recipe_that_is_named_is_there(corpus):
     ("text", "says"),
     [
         ("repository = 'a/b'", "KeyError('commit')"),
-        (TOML.format(commit="abc"), "commit is no full hash"),
+        (TOML.format(commit="abc"), "commit must be a full hash"),
         (TOML.format(commit="0" * 40).replace("'^step'", "'('"), "missing )"),
         (TOML.format(commit="0" * 40) + "speed = 3", "unknown speed"),
         ("=", "Invalid"),
@@ -134,21 +134,21 @@ def test_a_program_is_timed_and_its_output_compared(somebody):
     assert against["differs"] is None
     assert against["failed"] == []
     assert 0.2 < against["whole"] < 5
-    assert [one["lines"] for one in found["arms"]["run"]] == [40, 40]
-    assert all("hotlap: " in line for one in found["arms"]["run"] for line in one["said"])
+    assert [run["lines"] for run in found["arms"]["run"]] == [40, 40]
+    assert all("hotlap: " in line for run in found["arms"]["run"] for line in run["said"])
 
 
 def test_a_program_that_sees_us_differs(somebody):
     found = somebody(more="print('entered' if 'HOTLAP_SESSION' in os.environ else 'alone')")
-    told = found["against_plain"]["run"]["differs"]
+    differences = found["against_plain"]["run"]["differs"]
     assert found["repeats_itself"] is True
-    assert told == ["stdout: alone", "stdout: entered"]
+    assert differences == ["stdout: alone", "stdout: entered"]
 
 
 def test_a_program_that_fails_under_us_alone_is_told(somebody):
     found = somebody(more="assert not 'HOTLAP_SESSION' in os.environ")
     assert found["against_plain"]["run"]["failed"] == [1, 1]
-    assert [one["code"] for one in found["arms"]["plain"]] == [0, 0]
+    assert [run["code"] for run in found["arms"]["plain"]] == [0, 0]
 
 
 def test_a_program_that_differs_from_itself_tells_nothing(somebody):

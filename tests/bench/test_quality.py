@@ -51,11 +51,11 @@ def test_arms_named_last_are_trained_last(quality):
 def test_all_are_kept_and_all_reached_their_target(quality, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(process, "run", trained(lambda key: 0.1 + key[2] / 100))
     assert quality.main(options(tmp_path, "--at-once", "3")) == 0
-    kept = record.load(tmp_path / "q.json")
-    assert {run.key for run in kept.runs} == {
+    result = record.load(tmp_path / "q.json")
+    assert {run.key for run in result.runs} == {
         (name, arm, seed) for name in ("leak", "bloom") for arm in ("engine", "naive") for seed in range(3)
     }
-    assert all(run.peak_device_mb is None for run in kept.runs), "others use the device at the same time"
+    assert all(run.peak_device_mb is None for run in result.runs), "others use the device at the same time"
     assert "rmse 0.1000, 0.1100, 0.1200: 3 of 3 reached 0.25" in capsys.readouterr().out
 
 
@@ -74,7 +74,7 @@ def test_none_starts_when_time_is_up(quality, tmp_path, monkeypatch):
 def test_a_file_that_is_there_is_refused(quality, tmp_path, capsys):
     (tmp_path / "q.json").write_text("{}")
     assert quality.main(options(tmp_path)) != 0
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_interrupted_it_trains_nothing_more_and_keeps_what_ended(quality, tmp_path, monkeypatch, capsys):
@@ -91,7 +91,7 @@ def test_interrupted_it_trains_nothing_more_and_keeps_what_ended(quality, tmp_pa
 
     monkeypatch.setattr(process, "run", run)
     assert quality.main(options(tmp_path, "--at-once", "2")) == 130
-    assert "interrupted; the runs that ended are kept" in capsys.readouterr().err
+    assert "interrupted; finished runs are saved" in capsys.readouterr().err
     assert len(begun) <= 4
     assert record.load(tmp_path / "q.json").runs[0].ended == "trained"
 
@@ -109,4 +109,4 @@ def test_the_file_says_what_to_type(quality, tmp_path, monkeypatch):
 def test_what_would_train_nothing_is_refused(quality, tmp_path, capsys, more):
     with pytest.raises(SystemExit):
         quality.main(options(tmp_path, *more))
-    assert "--first-seed is 0 or more" in capsys.readouterr().err
+    assert "--first-seed must be at least 0" in capsys.readouterr().err

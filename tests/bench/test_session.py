@@ -65,7 +65,7 @@ def test_the_arm_run_is_the_naive_script_under_hotlap_run(stage, bench):
 def test_the_arm_run_keeps_what_hotlap_said(stage, bench):
     stage.play(sun__naive={"complaint": "hotlap: applied: something (here)"})
     (run,) = bench(workloads=("sun",), arms=("run",), seeds=1).runs
-    nothing = "hotlap: no optimizer step was seen; nothing is known of what was applied"
+    nothing = "hotlap: no optimizer step was seen, so it is not known what was applied"
     assert run.said == ("hotlap: applied: something (here)", nothing)
 
 
@@ -97,13 +97,13 @@ def test_a_failing_command_under_the_arm_run_is_reported_with_its_own_last_words
 
 def test_the_result_holds_every_raw_line_with_its_time(stage, bench):
     bench(workloads=("sun",), arms=("naive", "lightning"), seeds=1)
-    kept = json.loads(stage.out.read_text())
-    assert kept["schema"] == 1
-    assert kept["benchmark"] == "bench"
-    assert kept["machine"]["cpu"] == "test cpu"
-    assert kept["versions"] == {"torch": "2.13", "hotlap": "0"}
-    assert kept["command"] == "hotlap bench sun --arms naive,lightning --size tiny --seeds 1 --device cpu"
-    run = kept["runs"][1]
+    result = json.loads(stage.out.read_text())
+    assert result["schema"] == 1
+    assert result["benchmark"] == "bench"
+    assert result["machine"]["cpu"] == "test cpu"
+    assert result["versions"] == {"torch": "2.13", "hotlap": "0"}
+    assert result["command"] == "hotlap bench sun --arms naive,lightning --size tiny --seeds 1 --device cpu"
+    run = result["runs"][1]
     assert [line["text"].split("  ")[0] for line in run["lines"]] == [
         "train 1000 samples", "settings precision=32-true compile=no workers=0", "epoch 1", "epoch 2", "epoch 3",
         "final rmse 0.1000 target 0.2500 reached",
@@ -134,7 +134,7 @@ def test_epochs_are_passed_on(stage, bench):
     ("part", "ended", "why"),
     [
         ({"exit": 3, "complaint": "needs lightning"}, "failed", "exit code 3: needs lightning"),
-        ({"signal": "SIGKILL"}, "failed", "killed by SIGKILL, perhaps for want of memory: a warning"),
+        ({"signal": "SIGKILL"}, "failed", "killed by SIGKILL, perhaps out of memory: a warning"),
         ({"signal": "SIGSEGV"}, "failed", "killed by SIGSEGV: a warning"),
         ({"last": "finale"}, "unreadable", "it printed no lines `final METRIC"),
         ({"metrics": [float("nan")], "seconds": 0.0}, "unreadable", "an epoch of 0.0000 seconds"),
@@ -165,7 +165,7 @@ def test_a_killed_bench_leaves_no_arm_behind_and_goes_on_where_it_was(stage):
     first = stage.start(*options)
     wait_for(lambda: len(stage.calls()) == 3)
     wait_for(lambda: kept_runs(stage) == 2)
-    kept, arm = record.load(stage.out).runs, int(stage.calls()[-1][3])
+    runs, arm = record.load(stage.out).runs, int(stage.calls()[-1][3])
     first.kill()
     first.communicate()
     if psutil.LINUX:
@@ -174,7 +174,7 @@ def test_a_killed_bench_leaves_no_arm_behind_and_goes_on_where_it_was(stage):
     again = stage.bench("--resume")
     assert again.returncode == 0, again.stderr
     result = record.load(stage.out)
-    assert result.runs[:2] == kept, "what was finished is not run again"
+    assert result.runs[:2] == runs, "what was finished is not run again"
     assert sorted(run.key for run in result.runs) == [
         ("sun", arm, seed) for arm in ("limit", "naive") for seed in (0, 1)
     ]
@@ -200,7 +200,7 @@ def test_data_whose_generation_was_killed_is_made_anew(stage):
         os.kill(child.pid, signal.SIGKILL)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 76
-    assert "the data of sun could not be made" in errors
+    assert "cannot generate the data of sun" in errors
     (stage.root / "hold-data").unlink()
     again = stage.bench("--resume")
     assert again.returncode == 0, again.stderr
@@ -230,8 +230,11 @@ def test_resuming_can_ask_for_more_seeds_arms_and_workloads(stage, bench):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (replace(SURROUNDINGS, versions={"torch": "2.6", "hotlap": "0"}), "torch 2.13, here it is 2.6"),
-        (replace(SURROUNDINGS, machine=replace(SURROUNDINGS.machine, cpu="abacus")), "cpu test cpu, here it is abacus"),
+        (replace(SURROUNDINGS, versions={"torch": "2.6", "hotlap": "0"}), "torch 2.13, but here it is 2.6"),
+        (
+            replace(SURROUNDINGS, machine=replace(SURROUNDINGS.machine, cpu="abacus")),
+            "test cpu, but here it is abacus",
+        ),
     ],
 )
 def test_resuming_under_other_conditions_is_refused(stage, bench, monkeypatch, other, said):
@@ -246,11 +249,11 @@ def test_resuming_under_other_conditions_is_refused(stage, bench, monkeypatch, o
 def test_variables_that_decide_the_speed_are_kept_and_must_be_the_same_to_resume(bench, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TORCH_HOME", "/somewhere")
-    kept = bench(workloads=("sun",), arms=("naive",), seeds=1).environment
-    assert kept["OMP_NUM_THREADS"] == "1"
-    assert "TORCH_HOME" not in kept
+    environment = bench(workloads=("sun",), arms=("naive",), seeds=1).environment
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert "TORCH_HOME" not in environment
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    with pytest.raises(ResumeRefused, match="OMP_NUM_THREADS 1, here it is 2"):
+    with pytest.raises(ResumeRefused, match="OMP_NUM_THREADS 1, but here it is 2"):
         bench(resume=True)
 
 
@@ -273,9 +276,9 @@ def test_resuming_with_changed_scripts_is_refused(stage, bench):
 
 def test_without_out_the_result_goes_to_the_run_folder_and_the_newest_is_resumed(stage, ask, bench):
     bench(out=None, workloads=("sun",), arms=("naive",), seeds=1)
-    (kept,) = (stage.folder / "kept" / "bench").glob("*.json")
+    (result,) = (stage.folder / "kept" / "bench").glob("*.json")
     assert (stage.folder / "kept" / ".gitignore").read_text() == "*\n"
-    assert session.prepare(ask(out=None, resume=True)).out == kept
+    assert session.prepare(ask(out=None, resume=True)).out == result
 
 
 def test_nothing_to_resume_is_said(ask):
@@ -317,8 +320,12 @@ def test_a_result_that_cannot_be_written_is_said_before_anything_runs(stage, ask
 
 def test_no_folder_of_this_machine_is_published(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
-    said = [f"{tmp_path}/workloads/bloom/naive.py:3: no", f"{tmp_path}/packages/lightning/x.py:21: old", "plain / text"]
-    assert process._relative(said, tmp_path / "workloads") == [
+    lines = [
+        f"{tmp_path}/workloads/bloom/naive.py:3: no",
+        f"{tmp_path}/packages/lightning/x.py:21: old",
+        "plain / text",
+    ]
+    assert process._relative(lines, tmp_path / "workloads") == [
         "bloom/naive.py:3: no",
         "lightning/x.py:21: old",
         "plain / text",

@@ -36,7 +36,7 @@ def test_lines_of_an_arm_are_read():
     [
         ("train", "", "no lines `train N samples`"),
         ("final", "", "no lines `final METRIC"),
-        ("epoch", "", "no line `epoch N"),
+        ("epoch", "", "no lines `epoch N"),
         ("epoch", "epoch 1  loss 1.0  seconds 1.0", "no rmse in the line"),
         ("epoch", "epoch 1  loss 1.0  rmse 1.0", "no seconds in the line"),
         ("epoch", "epoch 1  rmse x  seconds 1.0", "rmse of epoch 1 is 'x'"),

@@ -19,7 +19,7 @@ class ConvNet(nn.Module):
 
 
 class Viewing(nn.Module):
-    """Takes a view that only channels-first memory allows."""
+    """The model takes a view that only channels-first memory allows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def adam(model):
 
 
 def train(make, shape, steps=8, optimizer=adam, between=lambda step, model, opt: None, device="cpu"):
-    """The losses, with what else the run left: the model, the optimizer and torch's random state."""
+    """Returns the losses, the model, the optimizer and torch's random state after the run."""
     torch.manual_seed(3)
     model = make().to(device)
     opt = optimizer(model)

@@ -1,7 +1,7 @@
-"""Small trainings that draw random numbers wherever a training may, and what is left of each to compare.
+"""Small trainings that draw random numbers wherever a training may, and the results of each to compare.
 
-Each is written for a device, and its forward, its data, its loop or its evaluation draws. None has a parameter whose
-gradient is nothing but rounding: Adam would make steps of full length of it.
+Each runs on a given device, and draws in its forward, its data, its loop or its evaluation. None has a parameter
+whose gradient is only rounding noise: Adam would turn it into steps of full length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 EPOCHS, BATCHES, BATCH = 2, 10, 4
-LATE = 13  # the step from which on something is drawn that was not before
+LATE = 13  # the step at which dropout starts
 SEED = 5
 
 
@@ -29,11 +29,11 @@ class Left:
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
     streams: list[Any]
-    told: list[str]  # what the program could have printed, but for numbers that are rounded
+    told: list[str]  # what the program could have printed, except for rounded numbers
 
 
 class Told(list[str]):
-    """A program's own lines: printed as well, to where an entry may stand in for it."""
+    """The program's own lines are collected and also printed, where an entry may replace `print`."""
 
     def __call__(self, line: Any) -> None:
         self.append(str(line))
@@ -70,7 +70,7 @@ class DropoutModules(Images):
 
 
 class DroppedPlanes(Images):
-    """Whole planes and features are dropped: the layout of the images has no part in it."""
+    """The model drops whole planes and features, so the memory layout of the images plays no part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class OnlyInEvaluation(Images):
 
 
 class FromALaterStep(Images):
-    """The loop tells it when."""
+    """The model starts to drop when the loop sets `p`."""
 
     p = 0.0
 
@@ -125,7 +125,7 @@ class Noisy(nn.Module):
 
 
 class Block(nn.Module):
-    """Dropped as a whole by a number of Python's or NumPy's, and a part of it by one of torch's."""
+    """Python or NumPy decides whether the whole block is dropped, and torch drops parts of it."""
 
     def __init__(self, width: int, draws: Callable[[], float]) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class Attention(nn.Module):
 
 
 class Plain(nn.Module):
-    """Nothing is drawn."""
+    """The dataset draws nothing."""
 
     shape: tuple[int, ...] = (6,)
 
@@ -209,7 +209,7 @@ class Plain(nn.Module):
 
 
 class Augmented(Dataset):  # type: ignore[type-arg]
-    """Draws for each sample, from all three streams of the process that fetches it."""
+    """The dataset draws for each sample from all three random streams of the fetching process."""
 
     def __init__(self, rows: torch.Tensor, targets: torch.Tensor) -> None:
         self.rows, self.targets = rows, targets
@@ -223,7 +223,7 @@ class Augmented(Dataset):  # type: ignore[type-arg]
 
 
 class Costly(Dataset):  # type: ignore[type-arg]
-    """Pure, and slow enough to be worth keeping or fetching elsewhere."""
+    """The dataset is pure, and slow enough to be worth keeping or fetching in a worker."""
 
     def __init__(self, rows: torch.Tensor, targets: torch.Tensor) -> None:
         self.rows, self.targets = rows, targets
@@ -248,24 +248,24 @@ class Training:
     workers: int = 0
     augments: bool = False  # in the loop
     marks: bool = False  # cleans up, draws a progress bar and marks its steps
-    only: str | None = None  # the device where it is worth running, or the same each time
+    only: str | None = None  # the only device where it is worth running, or where it is reproducible
 
     def __call__(self, device: str = "cpu", nudge: int = 0) -> Left:
-        """`nudge`: by which pattern the first weights are moved by a last bit, zero for none."""
+        """`nudge` is the pattern by which the initial weights are moved by one last bit; zero leaves them."""
         random.seed(SEED), np.random.seed(SEED), torch.manual_seed(SEED)
         model = self.model()
         _nudge(model, nudge)
         model.to(device)
-        loader, optimizer, told = self._loader(), torch.optim.AdamW(model.parameters(), lr=3e-3), Told()
+        loader, optimizer, lines = self._loader(), torch.optim.AdamW(model.parameters(), lr=3e-3), Told()
         losses: list[float] = []
         for epoch in range(EPOCHS):
             losses += self._epoch(model, loader, optimizer, device)
             losses.append(_evaluated(model, device))
-            told(f"epoch {epoch} {optimizer} {optimizer.param_groups[0]['fused']}")
+            lines(f"epoch {epoch} {optimizer} {optimizer.param_groups[0]['fused']}")
         state = optimizer.state_dict()
-        told([{name: value for name, value in group.items() if name != "params"} for group in state["param_groups"]])
-        weights = {name: one.detach().cpu().clone() for name, one in model.state_dict().items()}
-        return Left(losses, weights, state["state"], _streams(device), list(told))
+        lines([{name: value for name, value in group.items() if name != "params"} for group in state["param_groups"]])
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+        return Left(losses, weights, state["state"], _streams(device), list(lines))
 
     def _loader(self) -> DataLoader:  # type: ignore[type-arg]
         rows = torch.randn(BATCHES * BATCH, *self.model.shape)  # type: ignore[misc]
@@ -301,13 +301,13 @@ class Training:
 
 
 def _nudge(model: nn.Module, pattern: int) -> None:
-    """Each weight up or down by a last bit. Draws nothing."""
+    """Moves each weight up or down by one last bit, without drawing random numbers."""
     if not pattern:
         return
     with torch.no_grad():
-        for one in model.parameters():
-            signs = torch.cos(torch.arange(one.numel()) * float(pattern)).sign().reshape(one.shape)
-            one.copy_(torch.nextafter(one, one + signs))
+        for parameter in model.parameters():
+            signs = torch.cos(torch.arange(parameter.numel()) * float(pattern)).sign().reshape(parameter.shape)
+            parameter.copy_(torch.nextafter(parameter, parameter + signs))
 
 
 def _evaluated(model: nn.Module, device: str) -> float:
@@ -319,7 +319,7 @@ def _evaluated(model: nn.Module, device: str) -> float:
 
 
 def _streams(device: str) -> list[Any]:
-    """All of them, as they stand."""
+    """Returns the current state of every random stream."""
     drawn = [torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state())]
     return drawn + ([torch.cuda.get_rng_state().tolist()] if device == "cuda" else [])
 

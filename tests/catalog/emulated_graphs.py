@@ -1,4 +1,4 @@
-"""Graphs emulated on CPU, and a training to compare with and without them."""
+"""CUDA graphs emulated on the CPU, and a training to compare with and without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hotlap.runtime.site import Site
 
 
 class EmulatedRecorder:
-    """A replay overwrites what was recorded, as a graph would, and recording leaves no effect behind."""
+    """A replay overwrites the recorded tensors, as a graph would, and recording has no side effects."""
 
     device_type = "cpu"
 
@@ -37,7 +37,7 @@ class EmulatedRecorder:
     def record_both(self, forward, backward, pool=None):
         self.recorded += 1
         latest = forward()
-        outputs = [copy(one) for one in latest]
+        outputs = [copy(output) for output in latest]
         gradients = backward(latest)
 
         def replay_forward():
@@ -54,7 +54,7 @@ class EmulatedRecorder:
         return Recording(outputs, replay_forward, self.forget), Recording(gradients, replay_backward, self.forget)
 
     def record(self, work):
-        """Not done while recording: what it gives is a tensor of its own, written by each replay."""
+        """The work does not run while recording; the result is a separate tensor that each replay writes."""
         self.recorded += 1
         held = torch.zeros(())
 
@@ -76,19 +76,19 @@ class EmulatedRecorder:
         torch.set_rng_state(state)
 
 
-def copy(one):
-    return one.detach().clone().requires_grad_(one.requires_grad) if isinstance(one, torch.Tensor) else one
+def copy(value):
+    return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
 
 def overwrite(held, found):
     with torch.no_grad():
-        for one, other in zip(held, found, strict=True):
-            if isinstance(one, torch.Tensor):
-                one.copy_(other)
+        for target, source in zip(held, found, strict=True):
+            if isinstance(target, torch.Tensor):
+                target.copy_(source)
 
 
 def at_work():
-    """Graphs at work in this process, as the entry would set them up on a GPU."""
+    """Sets up graphs in this process as the entry would on a GPU."""
     seams = Seams(torch, Guard(strict=True))
     seams.open()
     site = Site("cuda-graphs", entries()["cuda-graphs"].code, None, torch, seams, RootDiscovery(seams))
@@ -100,7 +100,7 @@ def at_work():
 
 
 class StubCuda:
-    """The names of torch.cuda that the recorder uses, noting what it does with them."""
+    """This stub has the names of torch.cuda that the recorder uses, and notes how it uses them."""
 
     def __init__(self):
         self.notes, self.mode = [], 0
@@ -171,7 +171,7 @@ def train(
     model=Net, optimizer=sgd, steps=24, clip=None, schedule=None, set_to_none=True, closure=False, evaluate=False,
     tail=False, around=None, kept_norm=lambda norm: norm,
 ):  # fmt: skip
-    """All that a user sees: losses, norms, evaluations, the final state, the random stream."""
+    """Returns all that a user sees: losses, norms, evaluations, the final state and the random stream."""
     torch.manual_seed(0)
     net = model()
     optim = optimizer(net.parameters())
@@ -205,5 +205,7 @@ def train(
     return [*seen, *net.state_dict().values(), torch.rand(3)]
 
 
-def same(some, others):
-    return len(some) == len(others) and all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+def same(values, expected):
+    return len(values) == len(expected) and all(
+        torch.equal(value, wanted) for value, wanted in zip(values, expected, strict=True)
+    )

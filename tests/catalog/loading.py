@@ -1,4 +1,4 @@
-"""Datasets, a small training on a loader, and entries applied as a plan would, in this process."""
+"""Datasets, a small training on a loader, and a helper that applies entries in this process as a plan would."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hotlap.records.plan import Choice
 
 @contextmanager
 def applied(*choices, asked=False):
-    """Entries by NAME or NAME=VALUE, asked for or merely part of a plan."""
+    """Applies entries given as NAME or NAME=VALUE, either requested or merely part of a plan."""
     named = [choice.partition("=") for choice in choices]
     seams = Seams(torch, Guard(strict=True))
     seams.open()
@@ -32,12 +32,12 @@ def applied(*choices, asked=False):
 
 
 def outcome(running, name=None):
-    (found,) = [one for one in running.outcomes if name in (None, one.name)]
+    (found,) = [outcome for outcome in running.outcomes if name in (None, outcome.name)]
     return found.status, found.why
 
 
 class Rows(Dataset):
-    """Costs something to fetch, but not a random number."""
+    """Each item costs time to fetch, but draws no random number."""
 
     def __init__(self, length=24):
         generator = torch.Generator().manual_seed(3)
@@ -55,7 +55,7 @@ class Rows(Dataset):
 
 
 class Random(Rows):
-    """Augments; `how` says by whose random numbers."""
+    """The dataset augments its items; `how` names the source of its random numbers."""
 
     def __init__(self, how):
         super().__init__()
@@ -83,7 +83,7 @@ class SplitStream(IterableDataset):
 
 
 def train(loader, epochs=3, between=None):
-    """Losses, and the state of the random numbers after them; dropout draws from the same stream as the loader."""
+    """Returns the losses and the random state after them; dropout draws from the same stream as the loader."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

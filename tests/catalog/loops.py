@@ -64,7 +64,7 @@ def train(kind: type[nn.Module]) -> Trained:
     data = TensorDataset(inputs, inputs.flatten(1).sum(1, keepdim=True))
     model, loader = kind(), DataLoader(data, batch_size=BATCH, shuffle=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = [one for _ in range(2) for one in _epoch(model, loader, optimizer)]
+    losses = [loss for _ in range(2) for loss in _epoch(model, loader, optimizer)]
     assert len(losses) == STEPS
     return Trained(losses, model, optimizer, torch.rand(2).tolist())
 
@@ -88,19 +88,19 @@ OWNERS = (
 
 @contextmanager
 def left_as_found() -> Iterator[None]:
-    """What hotlap may touch is afterwards what it was."""
+    """Asserts that everything hotlap may touch is afterwards as it was."""
     _first_use_of_torch()
     before = [dict(vars(owner)) for owner in OWNERS]
     yield
     for owner, was in zip(OWNERS, before, strict=True):
         now = dict(vars(owner))
         differs = [name for name in was.keys() | now.keys() if was.get(name) is not now.get(name)]
-        ours = [name for name in differs if not isinstance(now.get(name), ModuleType)]  # not: imported meanwhile
+        ours = [name for name in differs if not isinstance(now.get(name), ModuleType)]  # a module imported meanwhile does not count
         assert not ours, f"{owner} has other {sorted(ours)}"
 
 
 @cache
 def _first_use_of_torch() -> None:
-    """Torch changes itself when an optimizer steps and when something is compiled for the first time."""
+    """Torch changes itself at the first optimizer step and the first compilation, so both happen here."""
     train(Mlp)
     torch.compile(Mlp(), backend="eager")(torch.ones(2, *SHAPES[Mlp]))

@@ -1,4 +1,4 @@
-"""Batches of a loader, plainly and with its dataset resident, compared bit by bit."""
+"""Helpers that compare a loader's batches bit by bit, with and without its dataset resident."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from hotlap.loading import pure, state
 
 
 def be_patient(monkeypatch):
-    """On a busy machine, too, all of what a dataset reads is looked at."""
+    """All that a dataset reads is checked, even on a busy machine."""
     monkeypatch.setattr(state, "ALWAYS", 60.0)
     monkeypatch.setattr(state, "LEAST_SECONDS", 60.0)
 
 
 def rows_asked_for(monkeypatch):
-    """A list that grows by the rows which hotlap fetches here: a dataset that counts by itself is refused."""
-    asked, fetch = [], pure.fetch
+    """Returns a growing list of the rows that hotlap fetches: a dataset that counts by itself would be refused."""
+    rows, fetch = [], pure.fetch
 
     def noted(dataset, indices):
-        asked.extend(indices)
+        rows.extend(indices)
         return fetch(dataset, indices)
 
     for module in (pure, store, import_module("hotlap.catalog.sample_cache.apply")):
         monkeypatch.setattr(module, "fetch", noted)
-    return asked
+    return rows
 
 
 def resident(*more):
@@ -38,12 +38,12 @@ def resident(*more):
 
 
 def outcome(enabled):
-    (one,) = [one for one in enabled.outcomes if one.name == "resident-data"]
-    return one
+    (found,) = [found for found in enabled.outcomes if found.name == "resident-data"]
+    return found
 
 
 def epochs(loader, count=2, stop=None):
-    """All batches, with random numbers drawn in between as a model would, and the streams at the end."""
+    """Returns all batches, with random numbers drawn in between as a model would."""
     seen = []
     for _ in range(count):
         for number, batch in enumerate(loader):
@@ -54,11 +54,11 @@ def epochs(loader, count=2, stop=None):
     return seen
 
 
-def seeded(make, **how):
+def seeded(make, **options):
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
-    return epochs(make(), **how)
+    return epochs(make(), **options)
 
 
 def strides(batches):
@@ -70,13 +70,13 @@ def tensors(part):
         return [part]
     if isinstance(part, dict):
         part = list(part.values())
-    return [t for one in part for t in tensors(one)] if isinstance(part, (list, tuple)) else []
+    return [t for element in part for t in tensors(element)] if isinstance(part, (list, tuple)) else []
 
 
-def check(make, status="applied", **how):
-    plain = seeded(make, **how)
+def check(make, status="applied", **options):
+    plain = seeded(make, **options)
     with resident() as enabled:
-        ours = seeded(make, **how)
+        ours = seeded(make, **options)
         assert outcome(enabled).status == status, outcome(enabled)
     assert same(torch, ours, plain)
     assert strides(ours) == strides(plain)

@@ -1,4 +1,4 @@
-"""activation-checkpointing: the same numbers with dropout and running statistics, and less kept."""
+"""activation-checkpointing keeps fewer tensors and gives the same numbers, with dropout and running statistics too."""
 
 import pytest
 import torch
@@ -20,11 +20,11 @@ def _strict(monkeypatch):
 def test_losses_statistics_and_random_states_are_the_same():
     losses, model, _, rng = train(Blocks, ROWS)
     calls = dict(vars(type(model.blocks[0])))
-    with hotlap.enable(None, with_=["activation-checkpointing=always"]) as under:
-        again, twin, _, rng_again = train(Blocks, ROWS)
-        assert under.outcomes[0].why == "3 blocks, gradients bit-equal on a batch"
+    with hotlap.enable(None, with_=["activation-checkpointing=always"]) as enabled:
+        ours, twin, _, rng_again = train(Blocks, ROWS)
+        assert enabled.outcomes[0].why == "3 blocks, gradients bit-equal on a batch"
 
-    assert again == losses
+    assert ours == losses
     assert torch.equal(rng, rng_again)
     for name, value in model.state_dict().items():
         assert torch.equal(value, twin.state_dict()[name]), name
@@ -32,32 +32,32 @@ def test_losses_statistics_and_random_states_are_the_same():
 
 
 def kept_bytes(model):
-    """What the backward pass of one call keeps, parameters aside."""
-    kept = {}
+    """Returns how many bytes one call keeps for the backward pass, without parameters."""
+    sizes = {}
 
     def pack(tensor):
-        kept[tensor.data_ptr()] = tensor.numel()
+        sizes[tensor.data_ptr()] = tensor.numel()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(torch.randn(256, 16)).sum().backward()
-    return sum(kept.values())
+    return sum(sizes.values())
 
 
-def test_less_is_kept_for_backward():
+def test_fewer_tensors_are_kept_for_backward():
     plain = kept_bytes(train(Blocks, ROWS)[1])
     with hotlap.enable(None, with_=["activation-checkpointing=always"]):
         assert kept_bytes(train(Blocks, ROWS)[1]) < plain / 2
 
 
-def test_on_a_cpu_memory_is_not_looked_at():
-    with hotlap.enable(None, with_=["activation-checkpointing"]) as under:
+def test_memory_is_not_measured_on_a_cpu():
+    with hotlap.enable(None, with_=["activation-checkpointing"]) as enabled:
         train(Blocks, ROWS, steps=4)
-        assert "activation-checkpointing=always" in under.outcomes[0].why
+        assert "activation-checkpointing=always" in enabled.outcomes[0].why
 
 
 class Counting(nn.Module):
-    """Its blocks count their calls: a second computation would be noticed."""
+    """The blocks count their calls, so a second computation would be visible."""
 
     def __init__(self):
         super().__init__()
@@ -78,20 +78,20 @@ class CountingBlock(nn.Module):
         return self.layer(x)
 
 
-def test_blocks_that_keep_count_are_refused():
-    with hotlap.enable(None, with_=["activation-checkpointing=always"]) as under:
+def test_refuses_blocks_that_count_their_calls():
+    with hotlap.enable(None, with_=["activation-checkpointing=always"]) as enabled:
         _, model, _, _ = train(Counting, ROWS, steps=5)
-        assert under.outcomes[0].status == "refused"
+        assert enabled.outcomes[0].status == "refused"
         assert [block.calls for block in model.blocks] == [5, 5]
 
 
-def test_what_counts_as_repeated_blocks():
+def test_recognises_repeated_blocks():
     model = Blocks()
     assert repeated(torch, model) == list(model.blocks)
-    assert repeated(torch, mlp()) == []  # single layers: nothing inside to compute again
+    assert repeated(torch, mlp()) == []  # single layers have nothing inside to recompute
 
 
-def test_short_of_memory():
+def test_applies_only_when_memory_is_short():
     assert is_short(10, 100)
     assert not is_short(50, 100)
 
@@ -113,14 +113,14 @@ class Saying(Block):
 
 
 @pytest.mark.parametrize(("block", "why"), [(OwnStream, "random streams of its own"), (Saying, "uses print")])
-def test_blocks_that_would_show_a_second_computation_are_refused(block, why):
+def test_refuses_blocks_in_which_recomputation_would_be_visible(block, why):
     def make():
         model = Blocks()
         model.blocks = nn.ModuleList(block() for _ in range(3))
         return model
 
     losses = train(make, ROWS)[0]
-    with hotlap.enable(None, with_=["activation-checkpointing=always"]) as under:
+    with hotlap.enable(None, with_=["activation-checkpointing=always"]) as enabled:
         assert train(make, ROWS)[0] == losses
-        assert under.outcomes[0].status == "refused"
-        assert why in under.outcomes[0].why
+        assert enabled.outcomes[0].status == "refused"
+        assert why in enabled.outcomes[0].why

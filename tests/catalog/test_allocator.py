@@ -1,4 +1,4 @@
-"""The allocator's setting reaches the command before torch starts; a setting of the user's stays the only one."""
+"""The allocator's setting reaches the command before torch starts, and a setting of the user's takes precedence."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def driver(tmp_path, monkeypatch):
     monkeypatch.setattr(allocator, "DRIVERS", (tmp_path,))
 
 
-def test_nothing_is_set_where_there_is_no_gpu(monkeypatch, tmp_path):
+def test_sets_nothing_without_a_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(allocator, "DRIVERS", (tmp_path / "none",))
     assert environment(None, {}) == {}
 
 
-def test_both_names_are_set_or_none():
+def test_sets_both_variables_or_neither():
     setting = "expandable_segments:True"
     assert environment(None, {}) == {"PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting}
     assert environment(None, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}) == {}
     assert environment(None, {"PYTORCH_ALLOC_CONF": ""}) == {}
 
 
-def test_a_command_gets_it_and_what_the_user_set_stays():
+def test_a_command_gets_the_setting_and_the_users_own_stays():
     choices = (Choice(name="allocator"),)
     assert variables(choices, {"HOME": "/"})["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert variables(choices, {"PYTORCH_ALLOC_CONF": "backend:native"}) == {}
@@ -48,17 +48,17 @@ class Spoken:
     def close(self):
         self.said.append("done")
 
-    def applied(self, what):
-        self.said.append(f"applied: {what}")
+    def applied(self, message):
+        self.said.append(f"applied: {message}")
 
     def no_effect(self, why):
         self.said.append(f"no effect: {why}")
 
 
-def test_it_says_what_the_allocator_made_of_it():
+def test_reports_what_the_allocator_made_of_it():
     for initialized, setting, said in [
         (True, True, "applied: segments of device memory grow"),
-        (True, False, "no effect: the allocator's setting is the user's own, or torch had started before hotlap"),
+        (True, False, "no effect: the allocator has the user's own setting, or torch had started before hotlap"),
         (False, True, "no effect: the training does not use the GPU"),
     ]:
         site = Spoken(initialized, setting)
@@ -67,9 +67,9 @@ def test_it_says_what_the_allocator_made_of_it():
     assert not expandable({})
 
 
-def test_it_expects_something_where_memory_is_short_and_in_fragments():
+def test_estimates_a_gain_where_memory_is_short_and_fragmented():
     assert detect(observation()) is None
     short = memory(peak_device_mb=40_000.0, reserved_device_mb=70_000.0, total_device_mb=80_000.0)
-    assert "43% of the device memory" in detect(on_cuda(memory=short)).why
+    assert "43% of the reserved device memory" in detect(on_cuda(memory=short)).why
     roomy = memory(peak_device_mb=4_000.0, reserved_device_mb=7_000.0, total_device_mb=80_000.0)
     assert detect(on_cuda(memory=roomy)) is None

@@ -1,4 +1,4 @@
-"""autocast: outputs in float32, and in fp16 a scaler of which the program sees nothing."""
+"""autocast returns float32 outputs, and in fp16 scales gradients without the program noticing."""
 
 import math
 
@@ -24,7 +24,7 @@ def _strict(monkeypatch):
 
 @pytest.fixture
 def capable(monkeypatch):
-    """Half precision is emulated here; these tensors are tiny."""
+    """Half precision may be emulated here, because these tensors are tiny."""
     monkeypatch.setattr(hardware, "supports", lambda *_: True)
 
 
@@ -36,13 +36,13 @@ def fused(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
 
 
-def test_refused_on_a_processor_that_would_emulate_it(monkeypatch):
+def test_refuses_a_processor_that_would_emulate_bfloat16(monkeypatch):
     monkeypatch.setattr(hardware, "_processor_supports", lambda *_: False)
     plain = train(mlp, ROWS, steps=4)[0]
     with enabled("bf16") as under:
         assert train(mlp, ROWS, steps=4)[0] == plain
         assert under.outcomes[0].status == "refused"
-        assert "no bf16 of its own" in under.outcomes[0].why
+        assert "no native bf16" in under.outcomes[0].why
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_refused_on_a_processor_that_would_emulate_it(monkeypatch):
         ("aarch64", "fp16", {"fp16_arith": True}, False),
     ],
 )
-def test_what_a_processor_can_do(monkeypatch, machine, precision, can, expected):
+def test_recognises_processors_with_native_support(monkeypatch, machine, precision, can, expected):
     monkeypatch.setattr(hardware.platform, "machine", lambda: machine)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can, raising=False)
     assert hardware.supports(torch, torch.device("cpu"), precision) is expected
 
 
-def test_older_torch_is_asked_one_by_one(monkeypatch):
+def test_queries_older_torch_one_feature_at_a_time(monkeypatch):
     monkeypatch.setattr(hardware.platform, "machine", lambda: "x86_64")
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False, raising=False)
@@ -78,20 +78,20 @@ def test_trains_close_to_full_precision(precision, optimizer):
     dtypes = []
 
     def look(step, model, opt):
-        dtypes.append({one.grad.dtype for one in model.parameters()})
+        dtypes.append({parameter.grad.dtype for parameter in model.parameters()})
 
     with enabled(precision) as under:
-        again, _, opt, rng_again = train(mlp, ROWS, optimizer=optimizer, between=look)
+        ours, _, opt, rng_again = train(mlp, ROWS, optimizer=optimizer, between=look)
         assert under.outcomes[0].status == "applied"
-    assert again == pytest.approx(losses, rel=0.05)
-    assert again[3:] != losses[3:]
+    assert ours == pytest.approx(losses, rel=0.05)
+    assert ours[3:] != losses[3:]
     assert torch.equal(rng, rng_again)
     assert dtypes == [{torch.float32}] * 8
     assert not hasattr(opt, "found_inf")
 
 
 @pytest.mark.usefixtures("capable")
-def test_outputs_are_float32_and_inner_ones_are_not():
+def test_outputs_are_float32_while_inner_activations_are_not():
     inner = []
 
     class Looking(nn.Linear):
@@ -112,7 +112,7 @@ def test_outputs_are_float32_and_inner_ones_are_not():
 
 
 def gradients(accumulate, clip):
-    """What the program sees before its step, for several steps."""
+    """Returns what the program sees before each of several steps."""
     seen = []
     torch.manual_seed(0)
     module = mlp()
@@ -123,7 +123,7 @@ def gradients(accumulate, clip):
             x = torch.randn(ROWS, requires_grad=True)
             nn.functional.cross_entropy(module(x), torch.arange(8) % 4).backward()
         norm = torch.nn.utils.clip_grad_norm_(module.parameters(), 0.01) if clip else torch.zeros(())
-        seen.append([norm, x.grad, *(one.grad.clone() for one in module.parameters())])
+        seen.append([norm, x.grad, *(parameter.grad.clone() for parameter in module.parameters())])
         opt.step()
     return seen
 
@@ -135,13 +135,13 @@ def test_the_program_sees_unscaled_gradients(accumulate, clip):
     with enabled("fp16") as under:
         ours = gradients(accumulate, clip)
         assert under.outcomes[0].status == "applied"
-    for ours_each, plain_each in zip(ours, plain, strict=True):
-        for one, other in zip(ours_each, plain_each, strict=True):
-            torch.testing.assert_close(one, other, rtol=0.05, atol=2e-4)
+    for step_ours, step_plain in zip(ours, plain, strict=True):
+        for gradient, expected in zip(step_ours, step_plain, strict=True):
+            torch.testing.assert_close(gradient, expected, rtol=0.05, atol=2e-4)
 
 
 class Overflowing(nn.Module):
-    """Its gradients overflow when asked to."""
+    """The model's gradients overflow on request."""
 
     def __init__(self):
         super().__init__()
@@ -162,7 +162,7 @@ def overflowing(optimizer, closure):
 
         def backward():
             opt.zero_grad()
-            loss = module(torch.ones(2, 4)).mean() / 8  # else the first scale overflows too
+            loss = module(torch.ones(2, 4)).mean() / 8  # otherwise the first scale overflows too
             loss.backward()
             return loss
 
@@ -178,7 +178,7 @@ def overflowing(optimizer, closure):
 @pytest.mark.parametrize("closure", [False, True])
 @pytest.mark.parametrize("optimizer", [adam, fused])
 @pytest.mark.usefixtures("capable")
-def test_a_step_that_overflowed_is_skipped(optimizer, closure):
+def test_skips_a_step_that_overflowed(optimizer, closure):
     with enabled("fp16"):
         weights, state = overflowing(optimizer, closure)
     assert torch.equal(weights[4], weights[3])
@@ -210,7 +210,7 @@ def test_the_scale_falls_and_grows(monkeypatch):
 
 
 @pytest.mark.usefixtures("capable")
-def test_autograd_grad_and_failing_backwards():
+def test_scaling_survives_autograd_grad_and_failing_backwards():
     with enabled("fp16"):
         torch.manual_seed(0)
         module = mlp()
@@ -241,7 +241,7 @@ def with_own_scaler(step, module, opt):
     torch.amp.GradScaler("cpu").scale(torch.ones(()))
 
 
-def test_programs_that_do_it_themselves(capable):
+def test_programs_that_use_autocast_themselves_are_left_alone(capable):
     for own, why in [(with_own_autocast, "uses autocast itself"), (with_own_scaler, "scales its loss itself")]:
         with enabled("bf16") as under:
             train(mlp, ROWS, steps=5, between=own)
@@ -249,14 +249,14 @@ def test_programs_that_do_it_themselves(capable):
             assert why in under.outcomes[0].why
 
 
-def test_a_scaler_that_comes_late_takes_it_back(capable):
+def test_a_scaler_created_later_withdraws_it(capable):
     late = lambda step, *rest: with_own_scaler(step, *rest) if step == 5 else None  # noqa: E731
     with enabled("fp16") as under:
         train(mlp, ROWS, between=late)
         assert under.outcomes[0].status == "withdrawn"
 
 
-def test_recurrent_layers_hooks_and_double_precision_are_refused(capable):
+def test_refuses_recurrent_layers_hooks_and_double_precision(capable):
     def hooked():
         module = mlp()
         module[0].weight.register_hook(lambda gradient: None)
@@ -282,15 +282,15 @@ class Mixed(nn.Module):
         return self.layer(x.double()).float()
 
 
-def test_everything_is_taken_back(capable):
+def test_closing_restores_everything(capable):
     touched = [torch.autocast, torch.autograd, torch.optim.Optimizer, nn.Module, nn.Sequential, torch.amp.GradScaler]
-    before = [dict(vars(one)) for one in touched]
+    before = [dict(vars(owner)) for owner in touched]
     with enabled("fp16"):
         train(mlp, ROWS, steps=4)
-    assert [dict(vars(one)) for one in touched] == before
+    assert [dict(vars(owner)) for owner in touched] == before
 
 
-def test_detect():
+def test_estimates_its_gain():
     detect = entries()["autocast"].detect
     busy = device(9.0, kernels=(kernel("matmul", 0.5), kernel("other", 0.5)))
     on_gpu = {"models": (model(device="cuda:0"),), "device": busy, "settings": settings()}

@@ -1,4 +1,4 @@
-"""Backward in the training thread, where one GPU is in use. The GPU's part is in tests/cuda/test_compute_entries.py."""
+"""Backward runs in the training thread where one GPU is in use. tests/cuda/test_compute_entries.py has the GPU's part."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_one_gpu_needs_no_second_thread(site):
     assert torch._C._is_multithreading_enabled()
 
 
-def test_several_devices_keep_their_threads(site):
+def test_several_devices_keep_their_backward_threads(site):
     backwards = Backwards(site)
     backwards.begin()
     backwards._known(on("cuda:0", "cuda:1"))
     assert (site.outcome.status, torch._C._is_multithreading_enabled()) == ("no effect", True)
 
 
-def test_a_second_model_on_another_gpu_brings_them_back(site):
+def test_a_second_model_on_another_gpu_restores_the_threads(site):
     backwards = Backwards(site)
     backwards.begin()
     backwards._known(on("cuda:0"))
@@ -67,24 +67,24 @@ def test_a_model_on_the_host_is_left_alone(site):
     backwards = Backwards(site)
     backwards.begin()
     backwards._known(on("cpu"))
-    assert "in the training thread already" in site.outcome.why
+    assert "already runs in the training thread" in site.outcome.why
     assert torch._C._is_multithreading_enabled()
 
 
-def test_a_program_that_has_done_it_itself_keeps_it(site):
+def test_a_program_that_sets_it_itself_keeps_its_setting(site):
     torch.autograd.set_multithreading_enabled(False)
     try:
         backwards = Backwards(site)
         backwards.begin()
         backwards._known(on("cuda:0"))
-        assert "itself" in site.outcome.why
+        assert "already switched" in site.outcome.why
         site.close()
         assert not torch._C._is_multithreading_enabled()
     finally:
         torch.autograd.set_multithreading_enabled(True)
 
 
-def test_what_it_could_gain():
+def test_estimates_its_gain():
     assert detect(observation()) is None  # on the host
     short, long = (detect(observation(step=step, models=(model(device="cuda:0"),))) for step in (1.0, 100.0))
     assert short.most == pytest.approx(0.2)

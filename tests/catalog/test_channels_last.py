@@ -1,4 +1,4 @@
-"""channels-last: what passes through the model is laid out anew, and nobody outside notices."""
+"""channels-last changes the memory layout inside the model, and nobody outside notices."""
 
 from typing import ClassVar
 
@@ -30,7 +30,7 @@ def momentum(model):
 
 
 class Seeing(ConvNet):
-    """Its last layer but one has seen this; not an attribute of the module, which would be refused."""
+    """The last layer but one records what it sees outside the module: an attribute of the module would be refused."""
 
     memory: ClassVar[list] = []
 
@@ -57,28 +57,28 @@ def test_trains_to_the_same_numbers_and_moves_no_weight(optimizer):
         seen.append(is_last(model.seen))
 
     with enabled() as under:
-        again, twin, opt, rng_again = train(Seeing, IMAGES, optimizer=optimizer, between=watched)
+        ours, twin, opt, rng_again = train(Seeing, IMAGES, optimizer=optimizer, between=watched)
         assert under.outcomes[0].status == "applied", under.outcomes[0].why
         assert twin.body[3].weight.is_contiguous()
-        assert all(one.is_contiguous() for state in opt.state.values() for one in state.values())
+        assert all(tensor.is_contiguous() for state in opt.state.values() for tensor in state.values())
         nn.utils.parameters_to_vector(twin.parameters())  # takes flat views
 
     assert seen[0] is False
     assert seen[-1] is True
-    assert again == pytest.approx(losses, rel=1e-4)
+    assert ours == pytest.approx(losses, rel=1e-4)
     assert torch.equal(rng, rng_again)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-3, atol=1e-4)
 
 
-def test_it_goes_with_the_fused_optimizer_entry():
+def test_works_together_with_the_fused_optimizer():
     losses = train(ConvNet, IMAGES)[0]
     with enabled("fused-optimizer") as under:
         assert train(ConvNet, IMAGES)[0] == pytest.approx(losses, rel=1e-4)
-        assert {one.status for one in under.outcomes} == {"applied"}
+        assert {outcome.status for outcome in under.outcomes} == {"applied"}
 
 
-def test_a_view_that_needs_channels_first_is_refused():
+def test_refuses_a_model_whose_views_need_channels_first():
     plain = train(Viewing, IMAGES)[0]
     with enabled() as under:
         losses, model, _, _ = train(Viewing, IMAGES)
@@ -89,7 +89,7 @@ def test_a_view_that_needs_channels_first_is_refused():
 
 
 class ViewingLater(ConvNet):
-    """Takes a view, behind a batch normalisation, as soon as it is told to."""
+    """The model takes a view behind a batch normalisation once it is told to."""
 
     flat = False
 
@@ -98,7 +98,7 @@ class ViewingLater(ConvNet):
         return self.head(y.view(len(x), -1).view(len(x), 8, -1).mean(2) if self.flat else y.mean((2, 3)))
 
 
-def test_a_view_taken_later_takes_it_back_and_makes_that_call_again():
+def test_a_view_taken_later_withdraws_it_and_repeats_that_call():
     def later(step, model, opt):
         model.flat = step >= 4
 
@@ -112,7 +112,7 @@ def test_a_view_taken_later_takes_it_back_and_makes_that_call_again():
 
 
 class Dropping(ConvNet):
-    """Dropout over images, from the step it is told."""
+    """The model applies dropout to images from a given step on."""
 
     p = 0.0
 
@@ -122,7 +122,7 @@ class Dropping(ConvNet):
 
 
 @pytest.mark.parametrize(("first", "status"), [(0, "refused"), (5, "withdrawn")])
-def test_dropout_over_images_drops_what_it_would(first, status):
+def test_dropout_over_images_drops_the_same_values(first, status):
     def later(step, model, opt):
         model.p = 0.5 if step + 1 >= first else 0.0
 
@@ -137,7 +137,7 @@ def test_dropout_over_images_drops_what_it_would(first, status):
         torch.testing.assert_close(value, ours[1].state_dict()[name], rtol=1e-3, atol=1e-4)
 
 
-def test_evaluation_is_the_program_s_own():
+def test_evaluation_runs_unchanged():
     def evaluate(step, model, opt):
         model.eval()
         assert not is_last(model.body(torch.ones(IMAGES)))
@@ -148,7 +148,7 @@ def test_evaluation_is_the_program_s_own():
     assert under.outcomes[0].status == "applied"
 
 
-def test_images_of_one_channel_hand_the_layout_on():
+def test_single_channel_images_keep_the_layout():
     def grey():
         model = Seeing()
         model.body[0] = nn.Conv2d(1, 8, 3, padding=1, bias=False)
@@ -183,7 +183,7 @@ def test_outputs_have_their_usual_layout():
         assert under.outcomes[0].status == "applied"
 
 
-def test_models_without_images():
+def test_has_no_effect_on_models_without_images():
     with enabled() as under:
         train(mlp, ROWS, steps=4)
         assert under.outcomes[0].status == "no effect"

@@ -1,6 +1,6 @@
-"""The root module is compiled for the inputs it sees most; nothing of it stays on the module, and failure is no loss.
+"""compile serves the inputs a root module sees most, leaves nothing on the module, and a failure does no harm.
 
-Dynamo is real; its graphs are run as they are (backend "eager") but in the one test that compiles all the way.
+Dynamo is real; its graphs run as they are (backend "eager"), except in the one test that compiles end to end.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import hotlap
 from hotlap.catalog.compile.detect import detect
 from tests.observations import model, observation
 
-APPLY = import_module("hotlap.catalog.compile.apply")  # the package names its function so, too
+APPLY = import_module("hotlap.catalog.compile.apply")  # the package has a function of the same name
 
 
 @pytest.fixture
 def enable(monkeypatch):
-    """Compiles without a compiler: what Dynamo found is run as it is."""
+    """Enables the entry without a compiler: Dynamo's graphs run as they are."""
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     made = []
 
@@ -74,7 +74,7 @@ def train(make=Net, sizes=(6,) * 10, evaluate=False):
 
 
 @pytest.mark.parametrize("sizes", [(6,) * 10, (6, 6, 6, 6, 2) * 3, (2, 6, 6, 6, 6, 6, 6, 6)])
-def test_it_trains_the_same_and_compiles_for_one_shape(sizes, enable):
+def test_trains_the_same_and_compiles_for_one_shape(sizes, enable):
     _, plain = train(sizes=sizes, evaluate=True)
     _, enabled = enable()
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -87,7 +87,7 @@ def test_it_trains_the_same_and_compiles_for_one_shape(sizes, enable):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 1
 
 
-def test_modules_of_the_roots_own_class_within_it(enable):
+def test_compiles_a_root_that_contains_modules_of_its_own_class(enable):
     def nested():
         return nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 1))
 
@@ -97,7 +97,7 @@ def test_modules_of_the_roots_own_class_within_it(enable):
     assert "in 1 graph" in enabled.outcomes[0].why
 
 
-def test_nothing_stays_on_the_module_and_it_is_saved_as_it_is(enable):
+def test_the_module_is_saved_unchanged(enable):
     enable()
     net, _ = train()
     assert "forward" not in vars(net)
@@ -109,7 +109,7 @@ def test_nothing_stays_on_the_module_and_it_is_saved_as_it_is(enable):
     assert list(torch.load(file, weights_only=False).state_dict()) == list(Net().state_dict())
 
 
-def test_hooks_of_the_root_and_a_forward_of_its_own_stay(enable):
+def test_keeps_hooks_and_a_custom_forward_of_the_root(enable):
     calls = []
 
     def hooked():
@@ -154,7 +154,7 @@ def test_recurrent_models_are_left_alone(enable):
     assert made == []
 
 
-def test_a_model_that_is_compiled_already(enable):
+def test_has_no_effect_on_a_compiled_model(enable):
     made, enabled = enable()
     train(lambda: torch.compile(Net(), backend="eager"))
     assert enabled.outcomes[0].status == "no effect"
@@ -162,17 +162,17 @@ def test_a_model_that_is_compiled_already(enable):
     assert made == []
 
 
-def test_inputs_of_ever_new_shapes(enable):
+def test_has_no_effect_when_every_step_has_a_new_shape(enable):
     made, enabled = enable()
     train(sizes=range(2, 40))
     assert enabled.outcomes[0].status == "no effect"
-    assert "another shape at each step" in enabled.outcomes[0].why
+    assert "a different shape at each step" in enabled.outcomes[0].why
     assert made == []
 
 
-def test_what_cannot_be_compiled_is_taken_back_and_the_step_is_repeated(enable, monkeypatch):
+def test_a_failed_compilation_is_withdrawn_and_the_step_repeated(enable, monkeypatch):
     def failing(graph, inputs):
-        torch.rand(7)  # even what it did to the random stream
+        torch.rand(7)  # even its effect on the random stream is undone
         raise RuntimeError("no compiler here")
 
     monkeypatch.setattr(APPLY, "compiled", lambda torch, function, mode: torch.compile(function, backend=failing))
@@ -200,7 +200,7 @@ class Crumbs(nn.Module):
         return last(inputs)
 
 
-def test_a_model_that_falls_into_crumbs_is_taken_back(enable):
+def test_withdraws_from_a_model_with_too_many_graph_breaks(enable):
     _, plain = train(Crumbs)
     _, enabled = enable()
     assert train(Crumbs)[1] == plain
@@ -217,7 +217,7 @@ class Counting(Net):
 
 
 @torch._dynamo.config.patch(automatic_dynamic_shapes=False, allow_unspec_int_on_nn_module=False)
-def test_a_model_that_must_be_compiled_at_each_step_is_taken_back(enable):
+def test_withdraws_from_a_model_that_recompiles_at_each_step(enable):
     _, plain = train(Counting, sizes=(6,) * 14)
     _, enabled = enable()
     assert train(Counting, sizes=(6,) * 14)[1] == plain
@@ -226,14 +226,14 @@ def test_a_model_that_must_be_compiled_at_each_step_is_taken_back(enable):
 
 
 class DrawingFromNumpy(Net):
-    """Dynamo makes a number of torch's of it."""
+    """Dynamo turns NumPy's random number into one of torch's."""
 
     def forward(self, inputs):
         return super().forward(inputs) * torch.from_numpy(np.random.rand(1)).float()
 
 
 class DrawingOtherwise(Net):
-    """As where a compiler chooses another layout: as many numbers, in another order."""
+    """The model draws as many numbers in another order, as when a compiler chooses another layout."""
 
     def forward(self, inputs):
         rows = torch.rand(inputs.shape)
@@ -241,14 +241,14 @@ class DrawingOtherwise(Net):
 
 
 @pytest.mark.parametrize("model", [DrawingFromNumpy, DrawingOtherwise])
-def test_code_that_draws_other_numbers_is_taken_back_before_they_are_used(model, enable):
+def test_withdraws_before_different_random_numbers_are_used(model, enable):
     np.random.seed(0)
     plain = train(model)[1], np.random.rand()
     _, enabled = enable()
     np.random.seed(0)
     assert (train(model)[1], np.random.rand()) == plain
     assert enabled.outcomes[0].status == "withdrawn"
-    assert enabled.outcomes[0].why == f"{model.__name__} draws other random numbers when it is compiled"
+    assert enabled.outcomes[0].why == f"{model.__name__} draws different random numbers when it is compiled"
 
 
 class DrawingLater(Net):
@@ -259,7 +259,7 @@ class DrawingLater(Net):
         return made if self.scale is None else made * torch.from_numpy(np.random.rand(1)).float() * self.scale
 
 
-def test_what_the_first_calls_have_not_met_runs_as_it_is(enable):
+def test_code_paths_not_met_at_first_run_uncompiled(enable):
     def trained():
         np.random.seed(0)
         net, losses = train(DrawingLater, sizes=(6,) * 8)
@@ -273,7 +273,7 @@ def test_what_the_first_calls_have_not_met_runs_as_it_is(enable):
     assert enabled.outcomes[0].status == "applied"
 
 
-def test_an_error_of_the_users_own_forward_is_theirs(enable):
+def test_an_error_in_the_users_forward_is_raised_unchanged(enable):
     class Failing(Net):
         def forward(self, inputs):
             if inputs.shape[0] == 6 and self.training and getattr(self, "broken", False):
@@ -302,7 +302,7 @@ print(vars(model).keys() == vars(torch.nn.Linear(3, 1)).keys(), torch.rand(1).it
 """
 
 
-def test_an_unmodified_program_compiled_all_the_way(tmp_path):
+def test_an_unmodified_program_is_compiled_end_to_end(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     with redirect_stdout(io.StringIO()) as alone:
         exec(PROGRAM, {})
@@ -314,7 +314,7 @@ def test_an_unmodified_program_compiled_all_the_way(tmp_path):
     assert ran.stdout.splitlines()[-1] == alone.getvalue().splitlines()[-1]
 
 
-def test_it_expects_the_time_of_forward_and_backward():
+def test_estimates_its_gain_from_forward_and_backward():
     seen = observation()
     assert detect(seen).most == pytest.approx(seen.shares["forward"] + seen.shares["backward"])
     assert detect(observation(models=(model(compiled=True),))) is None
@@ -322,7 +322,7 @@ def test_it_expects_the_time_of_forward_and_backward():
 
 
 @pytest.mark.parametrize("how", ["backward", "grad"])
-def test_gradients_of_gradients_are_taken_of_the_model_as_it_is(how, enable):
+def test_second_order_gradients_use_the_uncompiled_model(how, enable):
     def train():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -349,8 +349,8 @@ def test_gradients_of_gradients_are_taken_of_the_model_as_it_is(how, enable):
     assert (outcome.status, outcome.why.partition(",")[0]) == ("withdrawn", "the program differentiates its gradients")
 
 
-def test_a_graph_that_is_kept_for_a_second_backward_survives_compiled_code(monkeypatch):
-    """Compiled in earnest: what is used up is a matter of torch's own backward."""
+def test_compiled_code_supports_a_second_backward(monkeypatch):
+    """This compiles for real: torch's own backward frees the graph."""
     from torch._functorch import config
 
     monkeypatch.setenv("HOTLAP_STRICT", "1")

@@ -1,6 +1,6 @@
-"""CUDA graphs without CUDA: an emulated recorder replays by doing the work again into the same tensors.
+"""CUDA graphs are tested without CUDA: an emulated recorder replays by doing the work again into the same tensors.
 
-So all that is decided, checked, copied and put back is tested here to the bit; tests/cuda has what only a GPU can show.
+All decisions, checks, copies and restorations are tested here to the bit; tests/cuda has what only a GPU can show.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_numbers_are_the_same_to_the_bit(case, graphs):
+def test_results_are_identical_to_the_bit(case, graphs):
     plain = train(**CASES[case])
     graphs.begin()
     replayed = train(**CASES[case])
@@ -54,8 +54,8 @@ def test_the_numbers_are_the_same_to_the_bit(case, graphs):
     assert (graphs.recorder.replays["other"] > 10) != by_step
 
 
-def test_optimizers_made_and_hooked_before_it_begins(graphs):
-    """Its class has hooks around the step by then; they are called once a step all the same."""
+def test_supports_optimizers_created_and_hooked_before_it_begins(graphs):
+    """The optimizer's class already has hooks around the step; they are still called once per step."""
     seen = []
     sgd([nn.Parameter(torch.zeros(1))])
     plain = train(clip=0.1)
@@ -69,7 +69,7 @@ def test_optimizers_made_and_hooked_before_it_begins(graphs):
     assert "SGD's step" in graphs.site.outcome.why
 
 
-def test_what_it_touched_is_as_before(graphs):
+def test_closing_restores_everything(graphs):
     sgd([nn.Parameter(torch.zeros(1))]), adamw([nn.Parameter(torch.zeros(1))])
     owners = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.nn.utils, torch.nn.utils.clip_grad)
     before = [dict(vars(owner)) for owner in owners]
@@ -79,11 +79,11 @@ def test_what_it_touched_is_as_before(graphs):
     assert [dict(vars(owner)) for owner in owners] == before
 
 
-def test_the_model_is_saved_as_it_is(graphs):
+def test_the_model_is_saved_unchanged(graphs):
     graphs.begin()
-    kept = []
-    train(around=lambda number, net, optim: kept.append(net))
-    net = kept[-1]
+    copies = []
+    train(around=lambda number, net, optim: copies.append(net))
+    net = copies[-1]
     assert "forward" not in vars(net)
     file = io.BytesIO()
     torch.save(net, file)
@@ -95,7 +95,7 @@ def test_the_model_is_saved_as_it_is(graphs):
 
 
 def change(name):
-    """Something the user does in the middle of the training."""
+    """Does something a user may do in the middle of the training."""
 
     def around(number, net, optim):
         if number != 12:
@@ -118,27 +118,27 @@ def change(name):
 
 
 @pytest.mark.parametrize("name", ["freeze", "replace", "load", "part in evaluation mode", "momentum", "new storage"])
-def test_a_change_in_the_middle_is_noticed(name, graphs):
+def test_notices_a_change_mid_training(name, graphs):
     plain = train(around=change(name), clip=0.1)
     graphs.begin()
     assert same(train(around=change(name), clip=0.1), plain)
     assert graphs.recorder.replays["forward"] >= 5
 
 
-def test_outputs_that_are_kept_are_not_overwritten_and_two_forwards_do_not_mix(graphs):
+def test_kept_outputs_are_not_overwritten_and_two_forwards_do_not_mix(graphs):
     def loop():
         torch.manual_seed(0)
-        net, kept = Net(), []
+        net, held = Net(), []
         optim = sgd(net.parameters())
         for number in range(16):
             optim.zero_grad()
             outputs = net(torch.randn(5, 6))
             if number > 8:
-                outputs = outputs + net(torch.randn(5, 6))  # the first one's backward is still to come
-            kept.append(outputs.detach())
+                outputs = outputs + net(torch.randn(5, 6))  # the first call's backward is still to come
+            held.append(outputs.detach())
             outputs.square().mean().backward()
             optim.step()
-        return kept
+        return held
 
     plain = loop()
     graphs.begin()
@@ -148,21 +148,21 @@ def test_outputs_that_are_kept_are_not_overwritten_and_two_forwards_do_not_mix(g
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("backwards", [lambda step: 2, lambda step: 1 if step < 8 else 3, lambda step: 1 + step % 3])
-def test_gradients_of_several_batches_add_up(backwards, set_to_none, graphs):
+def test_gradients_accumulate_over_several_batches(backwards, set_to_none, graphs):
     def loop():
         torch.manual_seed(0)
         net = Net()
         optim = adamw(net.parameters())
-        kept = []
+        gradients = []
         for number in range(16):
             optim.zero_grad(set_to_none)
             for _ in range(backwards(number)):
                 net(torch.randn(5, 6)).square().mean().backward()
-                kept.append(net.last.weight.grad.clone())
+                gradients.append(net.last.weight.grad.clone())
             held = net.first.weight.grad
             optim.step()
-            kept.append(held.clone())
-        return [*kept, *net.state_dict().values()]
+            gradients.append(held.clone())
+        return [*gradients, *net.state_dict().values()]
 
     plain = loop()
     graphs.begin()
@@ -171,7 +171,7 @@ def test_gradients_of_several_batches_add_up(backwards, set_to_none, graphs):
     assert graphs.site.outcome.status == "applied", graphs.site.outcome
 
 
-def test_a_gradient_held_from_one_batch_to_the_next_is_the_one_that_grows(graphs):
+def test_a_gradient_held_across_batches_keeps_accumulating(graphs):
     def loop():
         torch.manual_seed(0)
         net = Net()
@@ -203,7 +203,7 @@ class TwoHeads(Net):
 
 
 def test_a_head_without_a_loss_gets_no_gradient(graphs):
-    """With weight decay a gradient of zero would shrink it, no gradient does not."""
+    """With weight decay a gradient of zero would shrink the weights; a missing gradient does not."""
 
     def loop():
         torch.manual_seed(0)
@@ -224,7 +224,7 @@ def test_a_head_without_a_loss_gets_no_gradient(graphs):
     assert graphs.recorder.replays["forward"] >= 6
 
 
-def test_parameters_that_share_a_gradient_are_clipped_apart(graphs):
+def test_parameters_that_share_a_gradient_are_clipped_separately(graphs):
     class Sum(nn.Module):
         def __init__(self):
             super().__init__()
@@ -247,19 +247,19 @@ NORMS = {
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_a_norm_that_is_kept_stays_as_it_was(name, graphs):
+def test_a_norm_that_the_program_keeps_is_not_overwritten(name, graphs):
     plain = train(clip=0.1, kept_norm=NORMS[name])
     graphs.begin()
     assert same(train(clip=0.1, kept_norm=NORMS[name]), plain)
     assert "clipping too" in graphs.site.outcome.why
 
 
-def test_a_norm_and_views_of_it_stay_the_same_memory(graphs):
-    kept = []
+def test_a_norm_and_its_views_share_memory(graphs):
+    norms = []
     graphs.begin()
-    train(clip=0.1, kept_norm=lambda norm: kept.append((norm, norm.view(1))) or norm)
-    assert all(norm.data_ptr() == view.data_ptr() for norm, view in kept)
-    assert len({norm.data_ptr() for norm, _ in kept}) == len(kept)
+    train(clip=0.1, kept_norm=lambda norm: norms.append((norm, norm.view(1))) or norm)
+    assert all(norm.data_ptr() == view.data_ptr() for norm, view in norms)
+    assert len({norm.data_ptr() for norm, _ in norms}) == len(norms)
 
 
 def test_a_norm_that_nobody_keeps_is_not_copied(graphs):
@@ -276,7 +276,7 @@ def test_an_optimizer_that_counts_on_the_host_stays_eager(graphs):
     assert "clipping too; AdamW stays eager (AdamW is not fused" in graphs.site.outcome.why
 
 
-def test_an_error_of_the_users_closure_passes_through_once(graphs):
+def test_an_error_in_the_users_closure_is_raised_once(graphs):
     graphs.begin()
     calls = []
 
@@ -294,7 +294,7 @@ def test_an_error_of_the_users_closure_passes_through_once(graphs):
     assert calls == [1]
 
 
-def test_a_forked_child_keeps_recordings_and_what_waits_for_the_collector(graphs, monkeypatch):
+def test_a_forked_child_does_not_release_recordings(graphs, monkeypatch):
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
     graphs.begin()
@@ -311,7 +311,7 @@ def test_a_forked_child_keeps_recordings_and_what_waits_for_the_collector(graphs
     graphs._is_forked = False
 
 
-def test_the_recorder_of_cuda_uses_what_torch_has_and_comes_back_from_failures():
+def test_the_cuda_recorder_uses_what_torch_offers_and_recovers_from_failures():
     used = [name for name in dir(StubCuda()) if not name.startswith("_") and name not in ("notes", "mode")]
     assert all(hasattr(torch.cuda, name) for name in [*used, "get_rng_state", "set_rng_state"])
     parameters = inspect.signature(torch.cuda.graph.__init__).parameters
@@ -336,7 +336,7 @@ def test_the_recorder_of_cuda_uses_what_torch_has_and_comes_back_from_failures()
     assert cuda.notes[-2:] == ["back", "random before"]
 
 
-def test_steady_work_is_recorded_anew_ever_more_seldom():
+def test_rerecords_steady_work_less_and_less_often():
     recorder = EmulatedRecorder()
     steady = Steady(recorder)
     done = []
@@ -352,17 +352,17 @@ def test_steady_work_is_recorded_anew_ever_more_seldom():
     steady.forget()
 
 
-def test_results_near_each_other():
-    one = torch.tensor([1.0, 2.0])
-    assert near(torch, one, one.clone())
-    assert near(torch, one, one * (1 + 1e-5))
-    assert not near(torch, one, one * 1.1)
-    assert not near(torch, one, None)
+def test_compares_results_within_tolerance():
+    tensor = torch.tensor([1.0, 2.0])
+    assert near(torch, tensor, tensor.clone())
+    assert near(torch, tensor, tensor * (1 + 1e-5))
+    assert not near(torch, tensor, tensor * 1.1)
+    assert not near(torch, tensor, None)
     assert not near(torch, torch.tensor([1, 2]), torch.tensor([1, 3]))
     assert near(torch, torch.tensor([float("nan"), 1.0]), torch.tensor([float("nan"), 1.0]))
 
 
-def test_it_expects_what_the_device_idles():
+def test_estimates_its_gain_from_device_idle_time():
     assert detect(observation()) is None  # on CPU
     seen = launch_bound()
     assert detect(seen).most == pytest.approx(min(1 - seen.device.busy_share, issuing(seen)))
@@ -372,7 +372,7 @@ def issuing(seen):
     return sum(seen.shares[phase] for phase in ("forward", "backward", "optimizer"))
 
 
-def test_a_part_that_is_no_longer_frozen_is_recorded_anew_soon(graphs):
+def test_a_part_that_is_no_longer_frozen_is_rerecorded_soon(graphs):
     def around(number, net, optim):
         net.first.requires_grad_(number >= 12)
         replays.append(graphs.recorder.replays["forward"])
@@ -385,7 +385,7 @@ def test_a_part_that_is_no_longer_frozen_is_recorded_anew_soon(graphs):
     assert replays[-1] - replays[12] >= 6, "three calls to be sure, two to record"
 
 
-def test_a_replay_that_has_become_wrong_is_found_by_comparing_now_and_then(graphs, monkeypatch):
+def test_periodic_comparison_finds_a_replay_that_has_become_wrong(graphs, monkeypatch):
     monkeypatch.setattr(proof, "EVERY", 4)
 
     def around(number, *_):
@@ -399,10 +399,10 @@ def test_a_replay_that_has_become_wrong_is_found_by_comparing_now_and_then(graph
     replayed = train(steps=60, around=around)
     assert same(replayed[:30], plain[:30])
     assert graphs.site.outcome.status == "withdrawn"
-    assert "a replay gives other results than the model itself: an output differs by" in graphs.site.outcome.why
+    assert "a replay gives different results from the model itself: an output differs by" in graphs.site.outcome.why
 
 
-def test_comparing_now_and_then_changes_nothing(graphs, monkeypatch):
+def test_periodic_comparison_changes_nothing(graphs, monkeypatch):
     monkeypatch.setattr(proof, "EVERY", 1)  # each time
     plain = train(model=lambda: Net(0.5), optimizer=adamw, clip=0.1)
     calls = []

@@ -1,4 +1,4 @@
-"""A loss function of the user's, replayed: the training is the same to the bit, and what cannot be replayed is not."""
+"""A user's loss function is replayed with results identical to the bit, and left alone where it cannot be replayed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLS = 0
 
 @pytest.fixture(autouse=True)
 def worth_it(monkeypatch):
-    """An emulated replay does the work again, so it is never faster."""
+    """An emulated replay does the work again and is never faster, so it always counts as worthwhile."""
     monkeypatch.setattr(functions, "FASTER", float("inf"))
 
 
@@ -36,7 +36,7 @@ def scaled(values):
 
 
 def ragged(outputs, targets, power=2):
-    """Rows of (sample, value): as many as there happen to be."""
+    """The targets are rows of (sample, value), of any number."""
     picked = outputs[targets[:, 0].long()]
     near = functional.smooth_l1_loss(picked.sum(1), targets[:, 1], reduction="none")
     rest = torch.sigmoid(STEEPNESS * outputs) ** power + TABLE[1]
@@ -47,7 +47,7 @@ def noisy(outputs, targets):
     return functional.dropout(ragged(outputs, targets)[0] + outputs, 0.5).mean(), torch.zeros(()), 1
 
 
-def train(loss_of, steps=40, around=None, seen=None, passed=lambda targets: targets, made=lambda one: one):
+def train(loss_of, steps=40, around=None, seen=None, passed=lambda targets: targets, made=lambda outputs: outputs):
     torch.manual_seed(0)
     net = Net()
     optim = adamw(net.parameters())
@@ -61,7 +61,12 @@ def train(loss_of, steps=40, around=None, seen=None, passed=lambda targets: targ
         targets = torch.stack((torch.arange(rows) % 5.0, torch.randn(rows)), 1)
         near, rest, count = globals()[loss_of](made(outputs), passed(targets))
         (near + 2 * rest).backward()
-        seen += [near.detach(), rest.detach(), torch.tensor(count), *(one.grad.clone() for one in net.parameters())]
+        seen += [
+            near.detach(),
+            rest.detach(),
+            torch.tensor(count),
+            *(parameter.grad.clone() for parameter in net.parameters()),
+        ]
         optim.step()
     return [*seen, *net.state_dict().values(), torch.rand(2)]
 
@@ -78,7 +83,7 @@ def test_a_ragged_loss_is_replayed_for_each_length(loss_of, graphs):
     assert globals()[loss_of] is original
 
 
-def test_what_the_model_returned_may_be_converted_before(graphs):
+def test_outputs_may_be_converted_before_the_loss(graphs):
     def doubled(outputs):
         return outputs.double() * 2
 
@@ -88,7 +93,7 @@ def test_what_the_model_returned_may_be_converted_before(graphs):
     assert "and of ragged" in graphs.site.outcome.why
 
 
-def test_every_module_that_imported_it_gets_it(graphs):
+def test_replaces_the_function_in_every_module_that_imported_it(graphs):
     other = ModuleType("losses_elsewhere")
     other.loss = original = ragged
     sys.modules["losses_elsewhere"] = other
@@ -102,17 +107,17 @@ def test_every_module_that_imported_it_gets_it(graphs):
         del sys.modules["losses_elsewhere"]
 
 
-def test_hooks_and_kept_gradients_of_the_outputs_are_the_users(graphs):
+def test_hooks_and_retained_gradients_of_outputs_still_work(graphs):
     def run():
         seen = []
 
         def around(number, net, outputs):
             outputs.retain_grad()
             outputs.register_hook(lambda gradient: seen.append(gradient))
-            kept.append(outputs)
+            retained.append(outputs)
 
-        kept = []
-        return [*train("ragged", around=around), *seen, *(one.grad for one in kept)]
+        retained = []
+        return [*train("ragged", around=around), *seen, *(outputs.grad for outputs in retained)]
 
     plain = run()
     graphs.begin()
@@ -153,7 +158,7 @@ def test_evaluation_is_left_alone(graphs):
     assert same(train("ragged", around=around, seen=seen), plain)
 
 
-def test_a_constant_that_changes_is_noticed(graphs, monkeypatch):
+def test_notices_a_changed_constant(graphs, monkeypatch):
     def around(number, net, outputs):
         if number == 20:
             monkeypatch.setitem(globals(), "STEEPNESS", 1.0)
@@ -165,7 +170,7 @@ def test_a_constant_that_changes_is_noticed(graphs, monkeypatch):
     assert graphs.functions.why_not == {"ragged": "what it reads has changed"}
 
 
-def test_numbers_in_a_tensor_it_reads_may_change(graphs):
+def test_values_in_a_tensor_it_reads_may_change(graphs):
     def around(number, net, outputs):
         TABLE[1] = number / 10
 
@@ -175,7 +180,7 @@ def test_numbers_in_a_tensor_it_reads_may_change(graphs):
     assert graphs.functions._known[0].recorded == 3
 
 
-def test_what_is_no_faster_is_given_up(graphs, monkeypatch):
+def test_gives_up_a_function_that_is_no_faster(graphs, monkeypatch):
     monkeypatch.setattr(functions, "FASTER", 0.0)
     plain = train("ragged")
     graphs.begin()
@@ -184,7 +189,7 @@ def test_what_is_no_faster_is_given_up(graphs, monkeypatch):
     assert "ragged stays eager (replaying it takes the host as long as computing it)" in graphs.site.outcome.why
 
 
-def test_a_program_that_watches_calls_itself_is_not_disturbed(graphs):
+def test_does_not_disturb_a_program_that_traces_calls_itself(graphs):
     def own(*_):
         pass
 
@@ -260,7 +265,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_reaches_beyond_its_arguments_stays_as_it_is(name, graphs):
+def test_functions_that_reach_beyond_their_arguments_are_left_alone(name, graphs):
     random.seed(0)
     plain = train(name, steps=24)
     graphs.begin()
@@ -278,28 +283,28 @@ def around_variables():
     return loss
 
 
-def test_a_function_in_a_function_is_not_replayed():
-    with pytest.raises(EntryDeclined, match="variables of the function around it"):
+def test_does_not_replay_a_nested_function():
+    with pytest.raises(EntryDeclined, match="variables of its enclosing function"):
         Constants(torch, around_variables())
 
 
-def test_an_argument_of_any_kind_ends_it(graphs):
+def test_an_argument_of_an_unknown_type_disables_it(graphs):
     plain = train("with_anything", passed=lambda targets: Anything(targets))
     graphs.begin()
     assert same(train("with_anything", passed=lambda targets: Anything(targets)), plain)
-    assert graphs.functions.why_not == {"with_anything": "its arguments cannot be recorded"}
+    assert graphs.functions.why_not == {"with_anything": "its arguments cannot be captured"}
 
 
 def numbered(outputs, targets, number):
     return ragged(outputs, targets, power=1 + number / 100)
 
 
-def test_a_number_that_is_another_at_each_call_ends_it(graphs, monkeypatch):
+def test_a_number_that_differs_at_each_call_disables_it(graphs, monkeypatch):
     monkeypatch.setattr(functions, "MOST_SEEN", 5)
     plain = counted()
     graphs.begin()
     assert same(counted(), plain)
-    assert graphs.functions.why_not == {"numbered": "its arguments are of another kind at each call"}
+    assert graphs.functions.why_not == {"numbered": "its arguments are of a different kind at each call"}
 
 
 def counted():
@@ -325,7 +330,7 @@ def with_anything(outputs, targets):
     return ragged(outputs, targets.held)
 
 
-def test_a_second_backward_says_what_to_type(graphs):
+def test_a_second_backward_names_the_flag_to_use(graphs):
     graphs.begin()
     train("ragged", steps=20)
     outputs = torch.randn(5, 2, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The root's parameters, known without a walk through its modules: only where that walk would give the same."""
+"""The root's parameters are known without a walk through its modules, but only where that walk would give the same."""
 
 from __future__ import annotations
 
@@ -14,28 +14,34 @@ from tests.catalog.emulated_graphs import Net, at_work, same, train
 graphs = pytest.fixture(at_work)
 
 
-def test_what_parameters_gives_and_the_generator_is_read_to_its_end():
+def test_returns_what_parameters_yields_and_exhausts_the_generator():
     net = Net()
     given = net.parameters()
     found = ParameterList(torch, net).of(given, net)
     assert found is not None
-    assert all(one is other for one, other in zip(found, Net.parameters(net), strict=True))
+    assert all(parameter is expected for parameter, expected in zip(found, Net.parameters(net), strict=True))
     assert list(given) == []
     assert inspect.getgeneratorstate(given) == inspect.GEN_CLOSED
 
 
-def test_a_generator_begun_of_a_part_or_of_another_module_is_left_to_the_caller():
+def test_other_parameter_generators_are_left_to_the_caller():
     net, other = Net(), Net()
-    begun = net.parameters()
-    next(begun)
-    left = (begun, net.parameters(recurse=False), net.first.parameters(), other.parameters(), list(net.parameters()))
+    partly_read = net.parameters()
+    next(partly_read)
+    left = (
+        partly_read,
+        net.parameters(recurse=False),
+        net.first.parameters(),
+        other.parameters(),
+        list(net.parameters()),
+    )
     expected = [5, 0, 2, 6, 6]
     listed = ParameterList(torch, net)
     assert [listed.of(given, net) for given in left] == [None] * 5
     assert [len(list(given)) for given in left] == expected
 
 
-def test_modules_with_a_walk_of_their_own_are_walked():
+def test_modules_that_override_named_parameters_are_respected():
     class Partly(nn.Linear):
         def named_parameters(self, *args, **kwargs):
             return (pair for pair in super().named_parameters(*args, **kwargs) if pair[0] != "bias")
@@ -44,8 +50,8 @@ def test_modules_with_a_walk_of_their_own_are_walked():
     assert ParameterList(torch, net).of(net.parameters(), net) is None
 
 
-def test_a_parameter_that_comes_later_is_clipped_too(graphs):
-    """To a module that had none of its own: it has no part in the loss, but a gradient of the user's."""
+def test_a_parameter_added_later_is_clipped_too(graphs):
+    """The module had no parameters; the new one takes no part in the loss, but the user gives it a gradient."""
 
     def later(number, net, optim):
         if number == 12:

@@ -1,4 +1,4 @@
-"""A loss replayed with its derivative: the training is the same to the bit, whatever is done with the loss."""
+"""A loss is replayed with its derivative, and training stays identical to the bit whatever the program does with it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train(loss_of=mean_square, backward=torch.Tensor.backward, around=None, opti
             around(number, net, outputs)
         loss = loss_of(outputs, number)
         backward(loss)
-        seen += [loss.detach(), outputs.detach(), *(one.grad.clone() for one in net.parameters())]
+        seen += [loss.detach(), outputs.detach(), *(parameter.grad.clone() for parameter in net.parameters())]
         optim.step()
     return [*seen, *net.state_dict().values(), torch.rand(2)]
 
@@ -74,15 +74,15 @@ def with_a_gradient(loss):
 
 
 @pytest.mark.parametrize("backward", [twice_as_much, with_a_penalty])
-def test_a_loss_used_otherwise_goes_through_autograd_and_is_left_alone_from_then_on(backward, graphs):
+def test_a_loss_used_in_another_way_goes_through_autograd_from_then_on(backward, graphs):
     plain = train(backward=backward)
     graphs.begin()
     assert same(train(backward=backward), plain)
-    assert "not differentiated as it is" in graphs.losses.why_not
+    assert "not differentiated directly" in graphs.losses.why_not
     assert graphs.site.outcome.status == "applied"
 
 
-def test_a_gradient_given_to_backward_is_used(graphs):
+def test_uses_a_gradient_passed_to_backward(graphs):
     plain = train(backward=with_a_gradient)
     graphs.begin()
     assert same(train(backward=with_a_gradient), plain)
@@ -118,7 +118,7 @@ def test_hooks_on_the_loss_are_called(graphs):
     assert same(run(), plain)
 
 
-def test_an_output_that_was_changed_is_no_longer_the_output(graphs):
+def test_does_not_replay_a_loss_of_a_modified_output(graphs):
     def around(number, net, outputs):
         with torch.no_grad():
             outputs.mul_(2)
@@ -129,7 +129,7 @@ def test_an_output_that_was_changed_is_no_longer_the_output(graphs):
     assert "and of" not in graphs.site.outcome.why
 
 
-def test_a_target_of_another_kind_is_not_replayed(graphs):
+def test_does_not_replay_a_target_of_another_kind(graphs):
     def loss_of(outputs, number):
         target = torch.arange(10.0).reshape(5, 2) if number % 4 else torch.arange(10.0).reshape(2, 5).T
         return functional.mse_loss(outputs, target)
@@ -139,17 +139,17 @@ def test_a_target_of_another_kind_is_not_replayed(graphs):
     assert same(train(loss_of), plain)
 
 
-def test_a_loss_of_many_numbers_stays_as_it_is(graphs):
+def test_a_loss_with_several_elements_is_left_alone(graphs):
     def loss_of(outputs, number):
         return functional.mse_loss(outputs, torch.ones(5, 2), reduction="none").sum()
 
     plain = train(loss_of)
     graphs.begin()
     assert same(train(loss_of), plain)
-    assert graphs.losses.why_not == "it is not one number that depends on the output"
+    assert graphs.losses.why_not == "it is not a single number that depends on the output"
 
 
-def test_a_second_backward_says_what_to_type(graphs):
+def test_a_second_backward_names_the_flag_to_use(graphs):
     def backward(loss):
         loss.backward()
         if len(steps) > 8:

@@ -1,4 +1,4 @@
-"""Several models, several optimizers and several forwards before a backward, replayed."""
+"""Graphs replay several models, several optimizers and several forwards before one backward."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Generator(nn.Module):
 
 
 class Judge(nn.Module):
-    """Two heads, as a discriminator that tells classes has."""
+    """The model has two heads, like a discriminator that also predicts classes."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Judge(nn.Module):
 
 
 def adversaries(optimizer=adam, critics=1, freeze=False, apart=False, device="cpu", epochs=EPOCHS):
-    """All that a program sees of two models that train against each other."""
+    """Returns all that a program sees of two models that train against each other."""
     torch.manual_seed(0)
     maker, judge = Generator().to(device), Judge().to(device)
     of_maker, of_judge = optimizer(maker.parameters()), optimizer(judge.parameters())
@@ -60,12 +60,12 @@ def adversaries(optimizer=adam, critics=1, freeze=False, apart=False, device="cp
             if apart:
                 true[0].mean().backward()
                 false[0].mean().neg().backward()
-                lost = true[0].mean()
+                judge_loss = true[0].mean()
             else:
-                lost = true[0].mean() - false[0].mean() + true[1].square().mean()
-                lost.backward()
+                judge_loss = true[0].mean() - false[0].mean() + true[1].square().mean()
+                judge_loss.backward()
             of_judge.step()
-        seen += [loss.detach(), lost.detach(), made.detach().clone()]
+        seen += [loss.detach(), judge_loss.detach(), made.detach().clone()]
         if step % 5 == 4:
             judge.eval()
             seen.append(judge(rows)[0].detach())
@@ -76,7 +76,7 @@ def adversaries(optimizer=adam, critics=1, freeze=False, apart=False, device="cp
 @pytest.mark.parametrize(
     "ways", [{}, {"critics": 3}, {"freeze": True}, {"apart": True}, {"optimizer": sgd}, {"critics": 2, "freeze": True}]
 )
-def test_adversaries_train_to_the_same(ways, graphs):
+def test_adversarial_training_gives_the_same_numbers(ways, graphs):
     before = adversaries(**ways)
     graphs.begin()
     assert same(before, adversaries(**ways))
@@ -87,26 +87,29 @@ def test_adversaries_train_to_the_same(ways, graphs):
 
 
 def pair(views=2, optimizer=sgd, keeps=False, device="cpu"):
-    """A model that is called for each view of a batch before the backward."""
+    """Trains a model that is called for each view of a batch before the backward."""
     torch.manual_seed(0)
     net = Net(dropout=0.2).to(device)
     optim = optimizer(net.parameters())
     seen, held = [], []
     for _ in range(EPOCHS):
         outputs = [net(torch.randn(5, 6).to(device)) for _ in range(views)]
-        loss = sum((one - other).tanh().mean() for one in outputs for other in outputs[:1]) + outputs[0].tanh().mean()
+        loss = (
+            sum((output - other).tanh().mean() for output in outputs for other in outputs[:1])
+            + outputs[0].tanh().mean()
+        )
         optim.zero_grad()
         loss.backward()
         optim.step()
         seen.append(loss.detach())
         if keeps:
-            held.append([one.grad for one in net.parameters()])
-    kept = [one for several in held for one in several]
-    return [*seen, *net.state_dict().values(), *kept, torch.rand(3)]
+            held.append([parameter.grad for parameter in net.parameters()])
+    kept_gradients = [gradient for gradients in held for gradient in gradients]
+    return [*seen, *net.state_dict().values(), *kept_gradients, torch.rand(3)]
 
 
 @pytest.mark.parametrize("ways", [{}, {"views": 4}, {"views": 7}, {"optimizer": adam}, {"keeps": True}])
-def test_several_views_train_to_the_same(ways, graphs):
+def test_several_views_give_the_same_numbers(ways, graphs):
     before = pair(**ways)
     graphs.begin()
     assert same(before, pair(**ways))
@@ -138,8 +141,8 @@ def test_two_optimizers_of_one_model_are_replayed(graphs):
     assert "Adam's step and SGD's step too" in why, why
 
 
-def test_what_is_not_called_with_a_backward_to_come_is_free_again(graphs):
-    """A discriminator is often asked for its opinion with gradients on, and nothing made of it."""
+def test_forward_without_a_backward_leaves_the_model_free_for_the_next_call(graphs):
+    """A discriminator is often called with gradients on without a backward to follow."""
 
     def train():
         torch.manual_seed(0)
@@ -163,7 +166,7 @@ def test_what_is_not_called_with_a_backward_to_come_is_free_again(graphs):
     assert graphs.recorder.recorded <= 6
 
 
-def test_a_model_that_cannot_be_recorded_leaves_the_other_one_alone(graphs):
+def test_a_model_that_cannot_be_recorded_does_not_affect_the_other(graphs):
     class Counts(Net):
         calls = 0
 

@@ -1,4 +1,4 @@
-"""When CUDA graphs are refused: models and loops that a replay would train differently, workers that would crash."""
+"""CUDA graphs refuse models and loops that a replay would train differently, and workers that would crash."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Appending(Net):
 
 
 class Counting(Net):
-    """By ways that its code does not tell beforehand."""
+    """The model counts its calls in ways that its code does not reveal beforehand."""
 
     def __init__(self):
         super().__init__()
@@ -115,7 +115,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("model", REFUSED)
-def test_a_model_that_cannot_be_replayed_is_refused_and_trains_on(model, graphs):
+def test_refuses_a_model_that_cannot_be_replayed_and_trains_on(model, graphs):
     def around(number, net, _):
         counted.append([number, getattr(net, "total", 0), list(getattr(net, "names", [])), len(SEEN)])
 
@@ -123,12 +123,12 @@ def test_a_model_that_cannot_be_replayed_is_refused_and_trains_on(model, graphs)
     random.seed(0)
     SEEN.clear()
     plain = train(model=model, steps=8, around=around), random.random()
-    told, counted = counted, []
+    expected, counted = counted, []
     random.seed(0)
     SEEN.clear()
     graphs.begin()
     replayed = train(model=model, steps=8, around=around), random.random()
-    assert counted == told
+    assert counted == expected
     assert same(replayed[0], plain[0])
     assert replayed[1] == plain[1]
     assert graphs.site.outcome.status == "refused"
@@ -144,7 +144,7 @@ SETTINGS, FACTOR = Settings(), 1.0
 
 
 class Told(Net):
-    """Reads settings in all places where a program may keep them."""
+    """The model reads settings in every place where a program may keep them."""
 
     gain = 1.0
 
@@ -157,7 +157,7 @@ class Told(Net):
 
 
 def told(number, net, _):
-    """Something else every seven steps; what is set to an equal number is no change."""
+    """Changes another setting every seven steps; setting an equal number is no change."""
     global FACTOR
     SETTINGS.scale = 1.0 if number < 7 else float("0.5")
     FACTOR = 1.0 if number < 14 else 0.9
@@ -166,7 +166,7 @@ def told(number, net, _):
     Told.gain = 1.0 if number < 35 else 0.5
 
 
-def test_a_setting_that_changes_ends_what_was_recorded_with_it(graphs):
+def test_a_changed_setting_discards_its_recordings(graphs):
     steps = 42
     plain = train(model=Told, steps=steps, around=told)
     graphs.begin()
@@ -194,7 +194,7 @@ class Basic(Net):
 
 
 class Derived(Basic):
-    """Inherits all that its forward reads."""
+    """The model inherits everything its forward reads."""
 
 
 def gain_of_its_own(net):
@@ -221,7 +221,7 @@ HIDING = (gain_of_its_own, gain_of_its_class, method_of_its_own, method_of_its_c
 
 
 @pytest.mark.parametrize("hide", HIDING, ids=lambda hide: hide.__name__)
-def test_a_name_that_comes_to_hide_another_ends_what_was_recorded(hide, graphs):
+def test_a_name_that_shadows_another_discards_its_recordings(hide, graphs):
     seen = []
 
     def around(number, net, _):
@@ -240,10 +240,10 @@ def test_a_name_that_comes_to_hide_another_ends_what_was_recorded(hide, graphs):
     graphs.begin()
     assert same(trained(), plain)
     assert seen[9] > seen[8] > 0
-    assert seen[10] == seen[9]  # the step after it
+    assert seen[10] == seen[9]  # the following step
 
 
-def test_inputs_that_begin_in_between_are_not_recorded(graphs):
+def test_does_not_record_inputs_at_varying_storage_offsets(graphs):
     graphs.begin()
     rows = torch.randn(40, 6)
 
@@ -261,7 +261,7 @@ def test_inputs_that_begin_in_between_are_not_recorded(graphs):
 
 
 class Rounding(torch.autograd.Function):
-    """Its gradient is nothing but rounding, another one each time: what sums in another order make of a zero."""
+    """The gradient is rounding noise that differs each time, as when a zero is summed in another order."""
 
     size, calls = 1e-10, 0
 
@@ -276,7 +276,7 @@ class Rounding(torch.autograd.Function):
 
 
 class BiasOfKeys(Net):
-    """Moves all scores of a softmax alike, so by mathematics it has no gradient."""
+    """The bias moves all scores of a softmax alike, so mathematically it has no gradient."""
 
     def __init__(self):
         super().__init__()
@@ -287,12 +287,12 @@ class BiasOfKeys(Net):
 
 
 @pytest.mark.parametrize(("size", "status"), [(1e-10, "applied"), (1e-3, "refused")])
-def test_a_gradient_that_is_nothing_but_rounding_does_not_refuse_a_replay(size, status, graphs, monkeypatch):
+def test_accepts_a_gradient_that_is_only_rounding_noise(size, status, graphs, monkeypatch):
     monkeypatch.setattr(Rounding, "size", size)
     graphs.begin()
     train(model=BiasOfKeys, steps=24)
     assert graphs.site.outcome.status == status, graphs.site.outcome
-    assert ("other results" in graphs.site.outcome.why) == (status == "refused")
+    assert ("different results" in graphs.site.outcome.why) == (status == "refused")
 
 
 def habit(name):
@@ -314,10 +314,10 @@ def habit(name):
     ("name", "why"),
     [
         ("penalty", "torch.autograd.grad is used"),
-        ("retained", "keeps its graph"),
+        ("retained", "retains its graph"),
     ],
 )
-def test_a_loop_of_another_form_is_refused(name, why, graphs):
+def test_refuses_a_training_loop_of_another_form(name, why, graphs):
     graphs.begin()
     habit(name)()
     assert graphs.site.outcome.status == "refused"

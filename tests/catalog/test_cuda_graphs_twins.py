@@ -1,4 +1,4 @@
-"""Twins stand in for parameters while forward is recorded, over the same memory, and leave nothing behind."""
+"""Twins share the parameters' memory, replace them while forward is recorded, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize("make", [Net, Tied, Recurrent])
-def test_forward_and_gradients_are_those_of_the_parameters(make):
+def test_forward_and_gradients_equal_those_of_the_parameters(make):
     torch.manual_seed(0)
     net = make().eval()
     parameters, inputs = list(net.parameters()), torch.randn(3, 6)
@@ -50,35 +50,35 @@ def test_forward_and_gradients_are_those_of_the_parameters(make):
     twins = Twins(net, parameters)
     with twins:
         output = net(inputs)
-        assert not any(one is other for one in net.parameters() for other in parameters)
+        assert not any(own is parameter for own in net.parameters() for parameter in parameters)
     assert torch.equal(output, plain)
     found = torch.autograd.grad(output.sum(), twins.tensors)
     assert same(found, torch.autograd.grad(plain.sum(), parameters))
     assert twins.are_true
-    assert all(one is other for one, other in zip(net.parameters(), parameters, strict=True))
+    assert all(own is parameter for own, parameter in zip(net.parameters(), parameters, strict=True))
     for child in net.modules():
         assert all(vars(child)[name] is value for name, value in before[id(child)].items())
 
 
-def test_they_follow_the_parameters():
+def test_twins_follow_the_parameters():
     net = Recurrent()
     twins = Twins(net, list(net.parameters()))
     with twins:
         net(torch.randn(3, 6))
     with torch.no_grad():
-        for one in net.parameters():
-            one.add_(1)
+        for parameter in net.parameters():
+            parameter.add_(1)
     assert same(twins.tensors, list(net.parameters()))
 
 
-def test_weights_that_were_moved_are_noticed():
+def test_notices_weights_that_were_moved():
     net = Net()
     twins = Twins(net, list(net.parameters()))
     net.first.weight.data = net.first.weight.data.clone()
     assert not twins.are_true
 
 
-def test_a_recurrent_model_trains_as_without(graphs):
+def test_a_recurrent_model_trains_as_without_graphs(graphs):
     plain = train(model=Recurrent, optimizer=adamw, clip=0.1)
     graphs.begin()
     assert same(train(model=Recurrent, optimizer=adamw, clip=0.1), plain)
@@ -86,7 +86,7 @@ def test_a_recurrent_model_trains_as_without(graphs):
 
 
 class Choosing(Net):
-    """In its first call a recurrent layer is compared and timed, forward and backward."""
+    """The first call of a recurrent layer runs forward and backward several times to select a kernel."""
 
     def __init__(self):
         super().__init__()
@@ -99,7 +99,7 @@ class Choosing(Net):
         return super().forward(inputs)
 
 
-def test_choosing_a_kernel_is_not_taken_for_a_backward_of_the_program(graphs):
+def test_kernel_selection_is_not_mistaken_for_a_backward_of_the_program(graphs):
     plain = train(model=Choosing)
     graphs.begin()
     assert same(train(model=Choosing), plain)
@@ -120,13 +120,13 @@ KEPT = {
 @pytest.mark.parametrize("wanted", [range(100), (9,), (8, 9, 12)], ids=["all", "one", "some"])
 def test_gradients_that_the_user_keeps_are_not_overwritten(how, wanted, graphs):
     def kept_gradients():
-        kept = []
+        gradients = []
 
         def around(number, net, optim):
             if number in wanted and net.last.weight.grad is not None:
-                kept.append(how(net.last.weight.grad))
+                gradients.append(how(net.last.weight.grad))
 
-        return [*train(around=around, optimizer=adamw), *kept]
+        return [*train(around=around, optimizer=adamw), *gradients]
 
     plain = kept_gradients()
     graphs.begin()
@@ -136,12 +136,12 @@ def test_gradients_that_the_user_keeps_are_not_overwritten(how, wanted, graphs):
     assert same(replayed, plain)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_model_trained_later_is_recorded_too(kept, graphs):
+@pytest.mark.parametrize("stays_alive", [False, True])
+def test_a_model_trained_later_is_recorded_too(stays_alive, graphs):
     held = []
 
     def keep(number, net, optim):
-        if kept:
+        if stays_alive:
             held.append((net, optim))
 
     plain = train(), train(model=Recurrent)
@@ -155,8 +155,8 @@ def test_a_model_trained_later_is_recorded_too(kept, graphs):
 
 
 def by_grad(net, loss):
-    for one, gradient in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
-        one.grad = gradient
+    for parameter, gradient in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
+        parameter.grad = gradient
 
 
 def by_hook(net, loss):
@@ -176,8 +176,8 @@ OTHER_WAYS = {
 @needs_counts
 @pytest.mark.parametrize("zeroed", [True, False])
 @pytest.mark.parametrize("way", OTHER_WAYS.values(), ids=OTHER_WAYS)
-def test_one_backward_of_another_kind_spoils_no_gradient(way, zeroed, graphs):
-    """Neither one kept from the step before, nor those that were not dropped before it."""
+def test_a_backward_of_another_kind_corrupts_no_gradient(way, zeroed, graphs):
+    """This holds for a gradient kept from the previous step and for gradients that were not dropped before it."""
 
     def trained():
         torch.manual_seed(0)
@@ -192,11 +192,11 @@ def test_one_backward_of_another_kind_spoils_no_gradient(way, zeroed, graphs):
             else:
                 loss.backward()
             if number in (12, 13):
-                seen += [one.grad for one in net.parameters()]
+                seen += [parameter.grad for parameter in net.parameters()]
             if number == 13:
-                seen += [one.grad.clone() for one in net.parameters() if one.grad is not None]
+                seen += [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None]
             optimizer.step()
-        return [*(one for one in seen if one is not None), *net.state_dict().values()]
+        return [*(gradient for gradient in seen if gradient is not None), *net.state_dict().values()]
 
     plain = trained()
     graphs.begin()
@@ -204,8 +204,8 @@ def test_one_backward_of_another_kind_spoils_no_gradient(way, zeroed, graphs):
     assert graphs.site.outcome.status == "applied", graphs.site.outcome
 
 
-def test_a_forward_that_waits_for_its_backward_while_another_is_recorded(graphs):
-    """BatchNorm has saved buffers, which recording puts back."""
+def test_recording_spares_a_forward_still_waiting_for_its_backward(graphs):
+    """BatchNorm has saved buffers for its backward, and recording restores buffers."""
 
     def trained():
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""cudnn-autotuner: only for convolutions, only where shapes are steady. The switch itself exists without a GPU."""
+"""cudnn-autotuner applies only to convolutions with steady shapes. The switch itself exists without a GPU."""
 
 import pytest
 import torch
@@ -25,26 +25,26 @@ def site():
     assert not torch.backends.cudnn.benchmark
 
 
-def test_it_is_switched_on_for_steady_shapes(site):
+def test_switches_on_for_steady_shapes(site):
     on = []
     train(ConvNet, IMAGES, between=lambda *_: on.append(torch.backends.cudnn.benchmark))
     assert on == [False] * 5 + [True] * 3
     assert site.outcome.status == "applied"
 
 
-def test_models_without_convolutions(site):
+def test_has_no_effect_on_models_without_convolutions(site):
     train(mlp, ROWS)
     assert site.outcome.status == "no effect"
     assert not torch.backends.cudnn.benchmark
 
 
-def test_changing_shapes_are_refused(site):
+def test_refuses_changing_shapes(site):
     train(ConvNet, lambda step: (8, 3, 8, 8 + step))
     assert site.outcome.status == "refused"
     assert not torch.backends.cudnn.benchmark
 
 
-def test_shapes_that_begin_to_change_take_it_back(site):
+def test_shapes_that_start_changing_withdraw_it(site):
     train(ConvNet, lambda step: (8, 3, 8, max(8, step)), steps=18)
     assert site.outcome.status == "withdrawn"
 
@@ -58,7 +58,7 @@ def test_deterministic_programs_are_left_alone(site):
     assert "deterministic" in site.outcome.why
 
 
-def test_detect():
+def test_estimates_its_gain():
     detect = entries()["cudnn-autotuner"].detect
     on_gpu = {
         "models": (model(device="cuda:0", layers={"Conv2d": 3}),),

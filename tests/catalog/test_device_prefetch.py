@@ -1,4 +1,4 @@
-"""Prefetching without a GPU: copies go to torch's `meta` device, and are counted."""
+"""device-prefetch is tested without a GPU: copies go to torch's `meta` device and are counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEVICE = "meta"
 
 
 class Copies:
-    """Sends to the meta device; every sending must be received before its batch is handed out."""
+    """Copies go to the meta device, and each must be received before its batch is handed out."""
 
     def __init__(self):
         self.sent, self.received = 0, 0
@@ -79,10 +79,10 @@ def train(loader, epochs=2, use_targets=False):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_batches_come_on_the_device_in_order(site, copies, workers, persistent):
-    how = {"shuffle": True, "num_workers": workers, "persistent_workers": persistent and workers > 0}
+def test_batches_arrive_on_the_device_in_order(site, copies, workers, persistent):
+    options = {"shuffle": True, "num_workers": workers, "persistent_workers": persistent and workers > 0}
     torch.manual_seed(0)
-    ours = train(DataLoader(data(), 6, **how), 3)
+    ours = train(DataLoader(data(), 6, **options), 3)
     assert site.outcome.status == "applied"
     assert "2 of 2" in site.outcome.why
     assert ("a batch ahead" in site.outcome.why) == (workers > 0)
@@ -90,23 +90,23 @@ def test_batches_come_on_the_device_in_order(site, copies, workers, persistent):
     assert copies.received == copies.sent
     site.close()
     torch.manual_seed(0)
-    assert train(DataLoader(data(), 6, **how), 3) == ours
+    assert train(DataLoader(data(), 6, **options), 3) == ours
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_batches_that_are_on_the_device_already_are_left_alone(site, copies, workers):
+def test_batches_already_on_the_device_are_left_alone(site, copies, workers):
     copies.send = lambda leaves, devices: (leaves, None)
     torch.manual_seed(0)
     loader = DataLoader(data(96), 6, shuffle=True, num_workers=workers)
     iterator = iter(loader)
-    ours = [torch.cat([one.flatten() for one in map(move, next(iterator))]) for _ in range(12)]
+    ours = [torch.cat([tensor.flatten() for tensor in map(move, next(iterator))]) for _ in range(12)]
     assert "_next_data" not in vars(iterator)
-    ours += [torch.cat([one.flatten() for one in batch]) for batch in iterator]
+    ours += [torch.cat([tensor.flatten() for tensor in batch]) for batch in iterator]
     site.close()
     torch.manual_seed(0)
-    plain = [torch.cat([one.flatten() for one in batch]) for batch in loader]
+    plain = [torch.cat([tensor.flatten() for tensor in batch]) for batch in loader]
     assert len(ours) == len(plain) == 16
-    assert all(torch.equal(one, other) for one, other in zip(ours, plain, strict=True))
+    assert all(torch.equal(batch, expected) for batch, expected in zip(ours, plain, strict=True))
 
 
 class Drawing(TensorDataset):
@@ -115,7 +115,7 @@ class Drawing(TensorDataset):
 
 
 def left_early(loader, batches=12, epochs=3):
-    """What the worker drew, in epochs that the loop leaves before their end."""
+    """Returns what the worker drew in epochs that the loop leaves early."""
     found = []
     for _ in range(epochs):
         for number, (inputs, drawn) in enumerate(loader):
@@ -127,15 +127,15 @@ def left_early(loader, batches=12, epochs=3):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_worker_draws_for_no_batch_more_where_an_epoch_is_left_early(site, copies, persistent):
-    how = {"num_workers": 1, "persistent_workers": persistent}
-    copies.receive = lambda leaves, event: None  # one that was sent ahead goes with its epoch
+def test_workers_draw_for_no_extra_batch_when_an_epoch_ends_early(site, copies, persistent):
+    options = {"num_workers": 1, "persistent_workers": persistent}
+    copies.receive = lambda leaves, event: None  # a batch that was sent ahead is dropped with its epoch
     torch.manual_seed(0)
-    ours = left_early(DataLoader(Drawing(*data(96).tensors), 6, **how))
+    ours = left_early(DataLoader(Drawing(*data(96).tensors), 6, **options))
     assert site.outcome.status == "applied"
     site.close()
     torch.manual_seed(0)
-    assert left_early(DataLoader(Drawing(*data(96).tensors), 6, **how)) == ours
+    assert left_early(DataLoader(Drawing(*data(96).tensors), 6, **options)) == ours
 
 
 def move(tensor):
@@ -144,17 +144,17 @@ def move(tensor):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_is_read_on_the_host_stays_there_and_is_right(site, copies, workers):
-    how = {"shuffle": True, "num_workers": workers}
+def test_tensors_read_on_the_host_stay_there_with_the_right_values(site, copies, workers):
+    options = {"shuffle": True, "num_workers": workers}
     torch.manual_seed(0)
-    ours = train(DataLoader(data(), 6, **how), 2, use_targets=True)
+    ours = train(DataLoader(data(), 6, **options), 2, use_targets=True)
     assert "1 of 2" in site.outcome.why
     site.close()
     torch.manual_seed(0)
-    assert train(DataLoader(data(), 6, **how), 2, use_targets=True) == ours
+    assert train(DataLoader(data(), 6, **options), 2, use_targets=True) == ours
 
 
-def test_the_error_of_a_batch_comes_with_its_batch(copies):
+def test_an_error_is_raised_with_the_batch_that_caused_it(copies):
     class Failing(TensorDataset):
         def __getitem__(self, index):
             if index == 35:
@@ -171,17 +171,17 @@ def test_the_error_of_a_batch_comes_with_its_batch(copies):
     iterator._shutdown_workers()  # torch waits 5 s for them where the collector ends the iterator
 
 
-def test_streams_and_batches_of_own_kinds(site, copies):
+def test_handles_iterable_datasets_and_custom_batch_types(site, copies):
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(range(12))
 
-    assert [one.tolist() for one in DataLoader(Stream(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
+    assert [batch.tolist() for batch in DataLoader(Stream(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
     assert list(DataLoader(["a", "b"] * 6, 1)) == [["a"], ["b"]] * 6
     assert site.outcome.status == "no effect"
 
 
-def test_an_iterator_that_is_dropped_ends_at_once(copies):
+def test_a_dropped_iterator_ends_at_once(copies):
     loader = DataLoader(data(), 4, num_workers=1)
     gc.collect()
     gc.disable()
@@ -196,7 +196,7 @@ def test_an_iterator_that_is_dropped_ends_at_once(copies):
         gc.enable()
 
 
-def test_closing_leaves_nothing_and_loses_no_batch(site, copies):
+def test_closing_leaves_nothing_behind_and_loses_no_batch(site, copies):
     loader = DataLoader(data(), 4, num_workers=1)
     iterator, taken = iter(loader), []
     for _ in range(7):
@@ -210,9 +210,9 @@ def test_closing_leaves_nothing_and_loses_no_batch(site, copies):
     assert "_next_data" not in vars(site_free)
 
 
-def test_without_a_gpu_it_says_so(monkeypatch):
+def test_has_no_effect_without_a_gpu(monkeypatch):
     if torch.cuda.is_available():
         return
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     with hotlap.enable(None, with_=["device-prefetch", "pinned-copies"]) as enabled:
-        assert same(torch, [one.status for one in enabled.outcomes], ["no effect", "no effect"])
+        assert same(torch, [outcome.status for outcome in enabled.outcomes], ["no effect", "no effect"])

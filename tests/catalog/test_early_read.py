@@ -1,4 +1,4 @@
-"""Losses read from copies made ahead of the backward, on an emulated queue. The GPU's part is in tests/cuda."""
+"""early-read answers reads of a loss from copies made before the backward, here on an emulated queue; see tests/cuda."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests import observations
 
 
 class EmulatedReader:
-    """A device whose queue stands still: a copy holds what was there when it was asked for."""
+    """The emulated device's queue stands still: a copy holds the value at the time it was requested."""
 
     def __init__(self):
         self.copies = self.marks = self.waits = 0
@@ -30,7 +30,7 @@ class EmulatedReader:
         self.current, self.capturing = 7, False
 
     def is_here(self, tensor):
-        return not any(tensor is one for one in self.hosts)
+        return not any(tensor is host for host in self.hosts)
 
     def may_mark(self, loss):
         return not self.capturing
@@ -64,7 +64,7 @@ class EmulatedReader:
 
 @pytest.fixture
 def at_work():
-    """Entry and device, past the reads that are made both ways."""
+    """Returns the entry and its device, past the first reads, which are checked against torch's own."""
     seams = Seams(torch, Guard(strict=True))
     seams.open()
     site = Site("early-read", entries()["early-read"].code, None, torch, seams, RootDiscovery(seams))
@@ -83,7 +83,7 @@ def loss_of(weight=None):
     return weight.square() + 1
 
 
-def test_a_loss_that_is_read_is_copied_ahead_of_the_next_backward(at_work):
+def test_a_loss_that_is_read_is_copied_before_the_next_backward(at_work):
     reads, reader = at_work
     values = []
     for number in range(6):
@@ -92,7 +92,7 @@ def test_a_loss_that_is_read_is_copied_ahead_of_the_next_backward(at_work):
         values.append(loss.item())
         assert loss.item() == values[-1]
     assert values == [number**2 + 1 for number in range(6)]
-    assert len(reader.asides) == 2  # the first loss, twice: nobody knew that it would be read
+    assert len(reader.asides) == 2  # the first loss, twice: the entry could not know yet that it would be read
     assert reader.copies == 5
     assert reader.waits == 10
     assert reads._site.outcome.status == "applied"
@@ -109,7 +109,7 @@ def test_a_loss_that_is_read_is_copied_ahead_of_the_next_backward(at_work):
         lambda loss: loss.detach().cpu().numpy().item(),
     ],
 )
-def test_each_way_to_read_it(at_work, read):
+def test_every_way_of_reading_a_loss_is_answered(at_work, read):
     _, reader = at_work
     loss = loss_of()
     loss.backward()
@@ -127,7 +127,7 @@ def test_each_way_to_read_it(at_work, read):
         lambda loss: 2 * loss.detach().reshape(1).item(),
     ],
 )
-def test_whatever_is_not_the_loss_as_it_was_is_read_as_usual(at_work, other):
+def test_values_derived_from_the_loss_are_read_as_usual(at_work, other):
     _, reader = at_work
     loss = loss_of()
     loss.backward()
@@ -135,7 +135,7 @@ def test_whatever_is_not_the_loss_as_it_was_is_read_as_usual(at_work, other):
     assert reader.answered == 0
 
 
-def test_a_copy_with_its_history_is_made_as_usual(at_work):
+def test_a_copy_with_autograd_history_is_made_as_usual(at_work):
     _, reader = at_work
     loss = loss_of()
     loss.backward()
@@ -146,7 +146,7 @@ def test_a_copy_with_its_history_is_made_as_usual(at_work):
     assert reader.answered == 1
 
 
-def test_a_loss_changed_in_place_is_read_as_it_is_now(at_work):
+def test_a_loss_changed_in_place_reads_its_new_value(at_work):
     _, reader = at_work
     loss = loss_of()
     loss.backward()
@@ -156,7 +156,7 @@ def test_a_loss_changed_in_place_is_read_as_it_is_now(at_work):
     assert reader.answered == 0
 
 
-def test_a_loss_changed_in_place_before_its_backward_is_the_loss(at_work):
+def test_a_loss_changed_in_place_before_backward_is_still_answered(at_work):
     _, reader = at_work
     loss = loss_of()
     loss += 2
@@ -165,7 +165,7 @@ def test_a_loss_changed_in_place_before_its_backward_is_the_loss(at_work):
     assert reader.answered == 1
 
 
-def test_what_a_loss_is_made_of_is_read_aside(at_work):
+def test_the_parts_of_a_loss_are_read_ahead_too(at_work):
     _, reader = at_work
     box, classes = loss_of(), loss_of(nn.Parameter(torch.tensor(1.0)))
     total = (box + 0.5 * classes) / 2
@@ -174,7 +174,7 @@ def test_what_a_loss_is_made_of_is_read_aside(at_work):
     assert reader.asides == [1, 1, 1]
 
 
-def test_a_part_changed_since_is_read_as_it_is_now(at_work):
+def test_a_part_changed_in_place_reads_its_new_value(at_work):
     _, reader = at_work
     part = loss_of()
     (part * 2).backward()
@@ -184,17 +184,17 @@ def test_a_part_changed_since_is_read_as_it_is_now(at_work):
     assert reader.answered == 0
 
 
-def test_two_losses_are_both_known_at_the_end_of_a_step(at_work):
+def test_two_losses_in_one_step_are_both_answered(at_work):
     _, reader = at_work
     for _ in range(3):
-        one, other = loss_of(), loss_of(nn.Parameter(torch.tensor(1.0)))
-        one.backward()
-        other.backward()
-        assert (one.item(), other.item()) == (10.0, 2.0)
+        first, second = loss_of(), loss_of(nn.Parameter(torch.tensor(1.0)))
+        first.backward()
+        second.backward()
+        assert (first.item(), second.item()) == (10.0, 2.0)
     assert reader.answered == 6
 
 
-def test_losses_nobody_reads_cost_nothing_after_a_while(at_work):
+def test_losses_that_are_never_read_cost_nothing_after_a_while(at_work):
     reads, reader = at_work
     for _ in range(2 * UNREAD):
         loss = loss_of()
@@ -202,14 +202,14 @@ def test_losses_nobody_reads_cost_nothing_after_a_while(at_work):
     assert reader.copies == 0
     assert reader.marks < UNREAD
     assert reads._site.outcome.status == "no effect"
-    assert loss.item() == 10.0  # as usual; from here on they are marked again
+    assert loss.item() == 10.0  # as usual; from here on losses are marked again
     loss = loss_of()
     loss.backward()
     assert loss.item() == 10.0
     assert reader.answered == 1
 
 
-def test_parts_are_not_looked_for_where_none_is_read(at_work):
+def test_stops_searching_for_parts_that_are_never_read(at_work):
     reads, _ = at_work
     for _ in range(PARTS_UNREAD + 1):
         loss = loss_of()
@@ -218,14 +218,14 @@ def test_parts_are_not_looked_for_where_none_is_read(at_work):
     assert reads._backwards[-1].nodes == []
 
 
-def test_no_graph_is_kept_longer_than_its_loss(at_work):
-    kept = []
+def test_no_graph_outlives_its_loss(at_work):
+    held = []
 
     class Holding(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
             ctx.held = torch.ones(3)
-            kept.append(weakref.ref(ctx.held))
+            held.append(weakref.ref(ctx.held))
             return x * 2
 
         @staticmethod
@@ -234,13 +234,13 @@ def test_no_graph_is_kept_longer_than_its_loss(at_work):
 
     loss = Holding.apply(loss_of())
     loss.backward()
-    assert kept[0]() is not None
+    assert held[0]() is not None
     del loss
     gc.collect()
-    assert kept[0]() is None
+    assert held[0]() is None
 
 
-def test_other_threads_and_streams_read_as_usual(at_work):
+def test_reads_on_other_threads_and_streams_are_unchanged(at_work):
     _, reader = at_work
     loss = loss_of()
     loss.backward()
@@ -263,7 +263,7 @@ def test_nothing_is_marked_while_a_graph_is_captured(at_work):
     assert reader.marks == 0
 
 
-def test_a_loss_written_behind_torchs_back_is_found_out(at_work):
+def test_detects_an_untracked_write_to_a_loss(at_work):
     reads, _ = at_work
     reads._checked = 0
     loss = loss_of()
@@ -274,10 +274,10 @@ def test_a_loss_written_behind_torchs_back_is_found_out(at_work):
     loss.data.mul_(2)  # not counted as a change of the loss
     assert loss.item() == 20.0
     assert reads._site.outcome.status == "withdrawn"
-    assert "does not count" in reads._site.outcome.why
+    assert "does not track" in reads._site.outcome.why
 
 
-def test_what_is_not_a_number_is_no_difference(at_work):
+def test_a_loss_that_is_nan_counts_as_equal(at_work):
     reads, reader = at_work
     reads._checked = 0
     loss = loss_of(nn.Parameter(torch.tensor(float("nan"))))
@@ -287,7 +287,7 @@ def test_what_is_not_a_number_is_no_difference(at_work):
     assert reads._site.outcome.status == "applied"
 
 
-def test_several_processes_are_left_alone(at_work, monkeypatch):
+def test_withdraws_in_distributed_training(at_work, monkeypatch):
     reads, reader = at_work
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     loss = loss_of()
@@ -297,7 +297,7 @@ def test_several_processes_are_left_alone(at_work, monkeypatch):
     assert reads._site.outcome.status == "withdrawn"
 
 
-def test_a_failure_is_taken_back_and_the_read_goes_on(at_work, monkeypatch):
+def test_a_failure_withdraws_it_and_the_read_succeeds(at_work, monkeypatch):
     reads, reader = at_work
     reads._site.seams.guard.strict = False
     monkeypatch.setattr(reader, "aside", lambda *_: 1 / 0)
@@ -311,7 +311,7 @@ def test_copies_are_not_overwritten_while_their_loss_is_remembered():
     assert SLOTS > REMEMBERED
 
 
-def test_at_most_the_waits_for_single_values_are_saved():
+def test_estimates_its_gain_from_waits_for_single_values():
     assert detect(observations.observation()) is None
     assert detect(observations.on_cuda()) is None
     assert detect(observations.sync_bound()).most == pytest.approx((4.0 + 2.0 + 0.5 + 0.4) / 20.0)

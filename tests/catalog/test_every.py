@@ -1,4 +1,4 @@
-"""What holds for every entry of the catalogue, whatever it does. Entries are found by walking: nothing to add here."""
+"""These tests hold for every entry of the catalogue. Entries are discovered, so a new one needs no change here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEEN = [
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
-    """An error of an entry is raised, not contained."""
+    """Errors of entries are raised, not contained."""
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     yield
     hotlap.disable()
@@ -39,7 +39,7 @@ def strict(monkeypatch):
 
 @pytest.fixture
 def quick_compiler(monkeypatch):
-    """Dynamo reads the program as it does; what it finds is run as it is, without minutes of C++ compilation."""
+    """Dynamo is real, but its graphs run as they are, without minutes of C++ compilation."""
     from torch._inductor import compile_fx
 
     monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **_: graph)
@@ -51,7 +51,7 @@ def plain(kind) -> Trained:
 
 
 def assert_alike(trained: Trained, kind, names) -> None:
-    risk = max((ENTRIES[name].risk for name in names), key=lambda one: one.rank)
+    risk = max((ENTRIES[name].risk for name in names), key=lambda level: level.rank)
     expected = plain(kind)
     if risk is Risk.EXACT:
         assert trained.losses == expected.losses, f"{names} on {kind.__name__}"
@@ -60,10 +60,10 @@ def assert_alike(trained: Trained, kind, names) -> None:
     assert trained.random == expected.random, f"{names} on {kind.__name__} changed the random numbers"
 
 
-# What it says of itself
+# What an entry states about itself
 
 
-def test_codes_are_unique_and_tell_the_kind():
+def test_codes_are_unique_and_start_with_the_kind():
     codes = [entry.code for entry in ENTRIES.values()]
     assert sorted(set(codes)) == sorted(codes)
     assert all(re.fullmatch(r"[DCH]1\d\d", code) for code in codes), codes
@@ -74,7 +74,7 @@ def test_the_card_names_code_title_and_risk(name):
     entry, card = ENTRIES[name], catalog.card(name)
     assert card.startswith(f"# {name} ({entry.code})\n")
     assert f"**{entry.title}.**" in card
-    assert f"Risk: {entry.risk.value}" in card
+    assert f"Risk: {entry.risk}" in card
     assert "## When it does nothing" in card
     assert "## What it changes" in card
     for block in re.findall(r"```python\n(.*?)```", card, re.DOTALL):
@@ -88,13 +88,13 @@ def test_conflicts_name_entries_that_exist(name):
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_it_is_found_by_name_and_code(name):
+def test_entries_are_found_by_name_and_code(name):
     assert catalog.name_of(name) == catalog.name_of(ENTRIES[name].code) == name
     assert catalog.name_of(name.replace("-", "_")) == catalog.name_of(ENTRIES[name].code.lower()) == name
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_what_it_expects_of_itself_is_a_share_or_nothing(name):
+def test_estimated_gains_are_shares_or_absent(name):
     for seen in SEEN:
         expected = ENTRIES[name].detect(seen)
         if expected is not None:
@@ -104,15 +104,15 @@ def test_what_it_expects_of_itself_is_a_share_or_nothing(name):
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_the_environment_it_asks_for_is_text(name):
+def test_requested_environment_variables_are_text(name):
     entry = ENTRIES[name]
     if entry.environment is not None:
-        asked = entry.environment(None, {})
-        assert all(isinstance(part, str) for pair in asked.items() for part in pair)
+        variables = entry.environment(None, {})
+        assert all(isinstance(part, str) for pair in variables.items() for part in pair)
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.values is not None])
-def test_values_out_of_range_are_refused(name):
+def test_rejects_values_out_of_range(name):
     values = ENTRIES[name].values
     good = values.names if isinstance(values, OneOf) else (str(values.low), str(values.high))
     bad = ("", "nonsense", "-1") if isinstance(values, OneOf) else ("", "x", "-1", "1.5", str(values.high + 1))
@@ -123,11 +123,11 @@ def test_values_out_of_range_are_refused(name):
             ENTRIES[name].parse(text)
 
 
-# What it does
+# What an entry does
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_alone_it_trains_alike_and_leaves_no_trace(name):
+def test_each_entry_alone_trains_alike_and_leaves_no_trace(name):
     for kind in KINDS:
         plain(kind)
         with left_as_found():
@@ -151,9 +151,9 @@ def test_entries_come_after_others_of_their_own_stage():
 
 @contextmanager
 def fresh(pair):
-    """Nothing compiled. gc-pauses leaves a collector alone that someone else has frozen, as the tests have."""
+    """Resets Dynamo and unfreezes the collector: gc-pauses leaves a collector alone that the tests have frozen."""
     if "compile" in pair:
-        torch._dynamo.reset()  # it gives up on code that was compiled too often
+        torch._dynamo.reset()  # Dynamo gives up on code that was compiled too often
     if "gc-pauses" in pair:
         gc.unfreeze()
     yield
@@ -167,9 +167,9 @@ def possible_here(name: str) -> bool:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.usefixtures("quick_compiler")
 def test_every_compatible_pair_trains_alike(kind, pytestconfig):
-    """Each on one of the models, in turn; by --all on each of them.
+    """Each pair trains one of the models in turn; with --all, each of them.
 
-    What needs a GPU is not even asked where there is none, so it is left out there.
+    Entries that need a GPU never start without one, so they are left out there.
     """
     on_all = pytestconfig.getoption("--all")
     for number, pair in enumerate(combinations(filter(possible_here, ENTRIES), 2)):
@@ -178,23 +178,23 @@ def test_every_compatible_pair_trains_alike(kind, pytestconfig):
         if not catalog.in_conflict(*pair):
             with fresh(pair), hotlap.enable(None, with_=list(pair)) as enabled:
                 trained = train(kind)
-            assert not [one for one in enabled.outcomes if one.status == "withdrawn"], enabled
+            assert not [outcome for outcome in enabled.outcomes if outcome.status == "withdrawn"], enabled
             assert_alike(trained, kind, pair)
 
 
 @pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("risk", [Risk.EXACT, Risk.ROUNDING, Risk.NUMERIC])
-def test_each_risk_trains_as_exact_as_it_says(risk):
+def test_each_risk_class_trains_as_exactly_as_it_claims(risk):
     from hotlap.plan.choose import automatic
 
     names = [choice.name for choice in automatic(risk).choices]
     for kind in KINDS:
-        with left_as_found(), hotlap.enable(risk=risk.value, at_once=True):
+        with left_as_found(), hotlap.enable(risk=risk, at_once=True):
             trained = train(kind)
         assert_alike(trained, kind, names)
 
 
-# What it leaves in files
+# What an entry leaves in files
 
 LOAD = """
 import sys, torch
@@ -218,7 +218,7 @@ assert not any(name.split(".")[0] == "hotlap" for name in sys.modules), "loading
 
 
 @pytest.mark.usefixtures("quick_compiler")
-def test_what_is_saved_under_any_of_them_loads_without_hotlap_and_the_other_way_round(tmp_path):
+def test_checkpoints_load_with_and_without_each_entry(tmp_path):
     expected = []
     for kind in KINDS:
         without = plain(kind).model.state_dict()
@@ -227,11 +227,11 @@ def test_what_is_saved_under_any_of_them_loads_without_hotlap_and_the_other_way_
                 trained = train(kind)
                 state = trained.model.state_dict()
                 assert list(state) == list(without), name
-                kept = {"model": trained.model, "state": state, "optimizer": trained.optimizer.state_dict()}
-                torch.save(kept, tmp_path / f"{name}.{kind.__name__}.pt")
+                checkpoint = {"model": trained.model, "state": state, "optimizer": trained.optimizer.state_dict()}
+                torch.save(checkpoint, tmp_path / f"{name}.{kind.__name__}.pt")
                 trained.model.load_state_dict(without, strict=True)
-                again = trained.model.state_dict()
-                assert all(torch.equal(again[key], without[key]) for key in without), f"loaded under {name}"
+                state_again = trained.model.state_dict()
+                assert all(torch.equal(state_again[key], without[key]) for key in without), f"loaded under {name}"
             expected.append(f"{name}.{kind.__name__} {kind.__name__}")
     loaded = subprocess.run(
         [sys.executable, "-c", LOAD, str(tmp_path)], env=environment(), capture_output=True, text=True, timeout=300

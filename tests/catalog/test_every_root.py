@@ -1,4 +1,4 @@
-"""Every model a program trains is served: the second network of two, the next fold, one trained after another."""
+"""Entries apply to every model a program trains: both networks of a pair, each fold, each model trained in turn."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def site():
 
 
 @pytest.fixture
-def told(site):
-    """The names of the roots, as they are told."""
+def root_names(site):
+    """Returns the names of the roots in the order they are announced."""
     names = []
     site.when_root(lambda root: names.append(type(root).__name__))
     return names
@@ -52,7 +52,7 @@ def told(site):
 
 @pytest.fixture
 def walks(monkeypatch):
-    """How often all objects were walked over."""
+    """Counts the walks over all objects."""
     made = []
     search = Roots.search
     monkeypatch.setattr(Roots, "search", lambda self, parameters: made.append(1) or search(self, parameters))
@@ -74,7 +74,7 @@ def step(optimizer, loss):
 
 
 def duel(generator, judge, rounds, judgements=1):
-    """As an adversarial training goes: each network has its own optimizer, and either one is called for both."""
+    """Trains adversarially: each network has its own optimizer, and each step calls both networks."""
     of_judge = torch.optim.SGD(judge.parameters(), lr=0.1)
     of_generator = torch.optim.SGD(generator.parameters(), lr=0.1)
     for _ in range(rounds):
@@ -83,16 +83,16 @@ def duel(generator, judge, rounds, judgements=1):
         step(of_generator, judge(generator(torch.ones(2, 3))).sum())
 
 
-# Which are told, and when
+# Which roots are announced, and when
 
 
 @pytest.mark.parametrize("judgements", [1, 5, 20])
-def test_both_networks_of_two_are_told_once_each(told, judgements):
+def test_both_networks_of_an_adversarial_training_are_found_once(root_names, judgements):
     duel(Generator(3, 3), Judge(3, 1), 4, judgements)
-    assert told == ["Judge", "Generator"]
+    assert root_names == ["Judge", "Generator"]
 
 
-def test_parts_of_a_module_that_is_never_called_are_told_by_their_own_optimizers(told):
+def test_parts_of_an_uncalled_module_are_found_by_their_own_optimizers(root_names):
     class Both(nn.Module):
         def __init__(self):
             super().__init__()
@@ -100,36 +100,36 @@ def test_parts_of_a_module_that_is_never_called_are_told_by_their_own_optimizers
 
     both = Both()
     duel(both.generator, both.judge, 6)
-    assert sorted(told) == ["Generator", "Judge"]
+    assert sorted(root_names) == ["Generator", "Judge"]
 
 
-def test_the_model_of_each_fold_is_told(told):
+def test_the_model_of_each_fold_is_found(root_names):
     for make in (ConvNet, Blocks, ConvNet):
         train(make, IMAGES if make is ConvNet else ROWS, steps=4)
-    assert told == ["ConvNet", "Blocks", "ConvNet"]
+    assert root_names == ["ConvNet", "Blocks", "ConvNet"]
 
 
-def test_two_optimizers_of_one_model_tell_it_once(told):
+def test_a_model_with_two_optimizers_is_found_once(root_names):
     model = mlp()
     first, last = (torch.optim.SGD(model[number].parameters(), lr=0.1) for number in (0, 4))
     for _ in range(5):
         model(torch.randn(ROWS)).sum().backward()
         first.step()
         last.step()
-    assert told == ["Sequential"]
+    assert root_names == ["Sequential"]
 
 
-def test_another_optimizer_for_the_same_model_is_not_searched_for(told, walks):
+def test_a_new_optimizer_for_a_known_model_starts_no_search(root_names, walks):
     model = mlp()
     for _ in range(3):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(4):
             step(optimizer, model(torch.randn(ROWS)).sum())
-    assert told == ["Sequential"]
+    assert root_names == ["Sequential"]
     assert len(walks) == 1
 
 
-def test_a_program_that_makes_models_all_the_time_is_not_held_up(told, walks):
+def test_a_program_that_keeps_creating_models_is_not_held_up(root_names, walks):
     steps = 0
     for _ in range(3 * root_discovery.AT_ONCE):
         model = Judge(3, 1)
@@ -138,22 +138,22 @@ def test_a_program_that_makes_models_all_the_time_is_not_held_up(told, walks):
             step(optimizer, model(torch.ones(2, 3)).sum())
             steps += 1
     assert root_discovery.AT_ONCE <= len(walks) <= root_discovery.AT_ONCE + steps // root_discovery.EVERY + 1
-    assert len(walks) - 1 <= len(told) <= len(walks)
+    assert len(walks) - 1 <= len(root_names) <= len(walks)
 
 
 def test_models_and_optimizers_are_not_kept_alive(site):
     site.when_root(lambda root: site.stand_in_for(root, lambda original, module, args, kwargs: original(*args)))
-    gone = []
+    references = []
     for _ in range(3):
         _, model, optimizer, _ = train(mlp, ROWS, steps=4)
-        gone += [weakref.ref(model), weakref.ref(optimizer)]
+        references += [weakref.ref(model), weakref.ref(optimizer)]
         del model, optimizer
     gc.collect()
-    assert [one() for one in gone] == [None] * 6
+    assert [reference() for reference in references] == [None] * 6
 
 
 def test_a_call_does_not_get_deeper_with_every_model(site):
-    """Python ends a program that calls a thousand functions deep."""
+    """Python ends a program whose calls nest a thousand deep."""
     depths = []
 
     def instead(original, module, args, kwargs):
@@ -170,7 +170,7 @@ def test_a_call_does_not_get_deeper_with_every_model(site):
     assert len(set(depths)) == 1
 
 
-# What entries do for the second one
+# What entries do for the second root
 
 
 def is_last(tensor):
@@ -179,13 +179,13 @@ def is_last(tensor):
 
 @pytest.fixture
 def laid_out(monkeypatch):
-    """Of each call of a model of images, whether its last layer but one was given the channels last."""
+    """Records for each call of an image model whether its last layer but one received channels-last memory."""
     seen, relu = [], torch.relu
     monkeypatch.setattr(torch, "relu", lambda x: seen.append(is_last(x)) or relu(x))
     return seen
 
 
-def test_channels_last_serves_each_of_them(laid_out):
+def test_channels_last_applies_to_each_root(laid_out):
     plain = train(ConvNet, IMAGES)[0]
     with hotlap.enable(None, with_=["channels-last"]):
         for _ in range(3):
@@ -196,7 +196,7 @@ def test_channels_last_serves_each_of_them(laid_out):
             assert laid_out[-1] is True
 
 
-def test_channels_last_of_one_stays_where_another_cannot_have_it(laid_out):
+def test_channels_last_stays_on_one_root_where_another_cannot_have_it(laid_out):
     with hotlap.enable(None, with_=["channels-last"]) as enabled:
         _, first, _, _ = train(ConvNet, IMAGES)
         train(Viewing, IMAGES)
@@ -206,15 +206,15 @@ def test_channels_last_of_one_stays_where_another_cannot_have_it(laid_out):
 
 
 def kept_tensors(model):
-    """How many tensors backward keeps of one call."""
+    """Returns how many tensors one call keeps for the backward."""
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(1) or one, lambda one: one):
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(1) or tensor, lambda tensor: tensor):
         model(torch.randn(8, 16)).sum()
     return len(kept)
 
 
 class Counting(Block):
-    """It may not be computed twice."""
+    """The block counts its calls, so it must not be recomputed."""
 
     def forward(self, x):
         self.calls = getattr(self, "calls", 0) + 1
@@ -227,19 +227,19 @@ class CountingBlocks(Blocks):
         self.blocks = nn.ModuleList(Counting() for _ in range(2))
 
 
-def test_blocks_are_checkpointed_in_each_of_them_and_a_refusal_concerns_one():
+def test_blocks_are_checkpointed_in_each_root_and_refusals_affect_one():
     losses, model, _, _ = train(Blocks, ROWS)
     plain = kept_tensors(model)
     with hotlap.enable(None, with_=["activation-checkpointing=always"]) as enabled:
         trained = [train(make, ROWS) for make in (Blocks, Blocks, CountingBlocks)]
-        assert [one[0] for one in trained[:2]] == [losses] * 2
+        assert [run[0] for run in trained[:2]] == [losses] * 2
         assert all(kept_tensors(model) < plain for _, model, _, _ in trained[:2])
         assert "__call__" not in vars(Counting)
         assert enabled.outcomes[0].status == "applied"
     assert "__call__" not in vars(Block)
 
 
-def test_autocast_covers_each_of_them(monkeypatch):
+def test_autocast_covers_each_root(monkeypatch):
     monkeypatch.setattr(hardware, "supports", lambda *_: True)
     plain = train(mlp, ROWS)[0]
     with hotlap.enable(None, with_=["autocast=bf16"]):
@@ -249,7 +249,7 @@ def test_autocast_covers_each_of_them(monkeypatch):
     assert first == pytest.approx(plain, rel=0.05)
 
 
-def test_weights_of_each_recurrent_model_are_put_together(site, monkeypatch):
+def test_weights_of_each_recurrent_model_are_flattened(site, monkeypatch):
     recurrent = import_module("hotlap.catalog.recurrent.apply")
     flattened = []
     monkeypatch.setattr(recurrent, "on_gpu", lambda _: True)
@@ -262,7 +262,7 @@ def test_weights_of_each_recurrent_model_are_put_together(site, monkeypatch):
         assert flattened == [model.lstm]
 
 
-def test_the_autotuner_is_taken_back_for_a_second_model_whose_shapes_change(site):
+def test_the_autotuner_withdraws_for_a_second_model_with_changing_shapes(site):
     import_module("hotlap.catalog.cudnn_autotuner.apply").apply(site)
     train(ConvNet, IMAGES)
     assert torch.backends.cudnn.benchmark
@@ -273,7 +273,7 @@ def test_the_autotuner_is_taken_back_for_a_second_model_whose_shapes_change(site
 
 @pytest.fixture
 def compile_quickly(monkeypatch):
-    """Dynamo is real; what it finds is run as it is. How many forwards were given to it."""
+    """Dynamo is real, but its graphs run as they are. Returns the forwards it was given."""
     given = []
 
     def compiled(torch, function, mode):
@@ -299,7 +299,7 @@ def graphs():
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def test_the_next_fold_runs_the_code_compiled_for_the_first(compile_quickly):
+def test_the_next_fold_reuses_code_compiled_for_the_first(compile_quickly):
     plain = train(Wide, ROWS)[0]
     with hotlap.enable(None, with_=["compile"]) as enabled:
         assert train(Wide, ROWS)[0] == pytest.approx(plain)
@@ -319,7 +319,7 @@ def test_a_second_class_is_compiled_too(compile_quickly):
     assert compile_quickly == [Wide.forward, Blocks.forward]
 
 
-def test_models_of_more_shapes_than_dynamo_takes_run_as_they_are(compile_quickly, monkeypatch):
+def test_models_with_more_shapes_than_dynamo_allows_run_uncompiled(compile_quickly, monkeypatch):
     monkeypatch.setattr(import_module("hotlap.catalog.compile.apply"), "most_recompiles", lambda torch: 2)
     with hotlap.enable(None, with_=["compile"]) as enabled:
         for width in (4, 8, 16):

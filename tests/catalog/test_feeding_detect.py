@@ -1,4 +1,4 @@
-"""What the entries that feed the model expect of themselves, from an observation."""
+"""The entries that feed the model estimate their gain from an observation."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def seen(gpu=None, copies=(), **of_loader):
         ("pinned-copies", seen(), None),
     ],
 )
-def test_at_most_the_time_it_could_save(name, given, most):
+def test_estimates_at_most_the_time_it_could_save(name, given, most):
     found = entries()[name].detect(given)
     assert (found.most if found else None) == (pytest.approx(most) if most else None)
 
 
-def test_pageable_copies_bound_pinned_copies():
+def test_estimates_pinned_copies_from_pageable_copies():
     given = seen(gpu="H200", copies=[SITE])
     found = entries()["pinned-copies"].detect(given)
     assert found.most == pytest.approx(min(1.0, 1.0 / given.mean_step_ms))

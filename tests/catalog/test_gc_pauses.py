@@ -1,4 +1,4 @@
-"""Full garbage collections happen between epochs, and free all that is garbage."""
+"""gc-pauses runs full collections rarely and frees all that is garbage."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def enable(monkeypatch):
     assert gc.get_freeze_count() == 0
 
 
-def test_what_exists_is_frozen_once_warm_and_everything_is_put_back(enable, step):
+def test_freezes_existing_objects_once_warm_and_restores_everything(enable, step):
     thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
     enabled = enable()
     for _ in range(WARM - 1):
@@ -62,7 +62,7 @@ def test_what_exists_is_frozen_once_warm_and_everything_is_put_back(enable, step
     assert gc.callbacks == callbacks
 
 
-def test_thresholds_the_program_chooses_meanwhile_stay(enable, step):
+def test_thresholds_set_by_the_program_meanwhile_stay(enable, step):
     before = gc.get_threshold()
     enable()
     for _ in range(WARM):
@@ -73,44 +73,44 @@ def test_thresholds_the_program_chooses_meanwhile_stay(enable, step):
     gc.set_threshold(*before)
 
 
-def test_the_program_s_own_collection_frees_frozen_garbage_too(enable, step):
+def test_the_programs_own_collection_frees_frozen_garbage_too(enable, step):
     enable()
     cycle = Cycle()
-    gone = weakref.ref(cycle)
+    reference = weakref.ref(cycle)
     for _ in range(WARM):
         step()
     del cycle
-    assert gone() is not None
+    assert reference() is not None
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert gc.get_freeze_count() > 1000
 
 
-def test_frozen_objects_are_listed_as_ever(enable, step):
+def test_frozen_objects_are_still_listed(enable, step):
     enable()
     cycle = Cycle()
     for _ in range(WARM):
         step()
-    assert any(one is cycle for one in gc.get_objects())
+    assert any(tracked is cycle for tracked in gc.get_objects())
     assert gc.get_freeze_count() > 1000
 
 
-def test_frozen_objects_that_hold_another_are_found_and_nothing_of_ours(enable, step):
+def test_get_referrers_finds_frozen_objects_and_nothing_of_hotlap(enable, step):
     cycle = Cycle()
     held = {"cycle": cycle}
-    before = [id(one) for one in gc.get_referrers(cycle)]
+    before = [id(referrer) for referrer in gc.get_referrers(cycle)]
     plain = gc.get_referrers
     enable()
     for _ in range(WARM):
         step()
     assert id(held) in before
-    assert sorted(id(one) for one in gc.get_referrers(cycle)) == sorted(before)
+    assert sorted(id(referrer) for referrer in gc.get_referrers(cycle)) == sorted(before)
     assert gc.get_freeze_count() > 1000
     hotlap.disable()
     assert gc.get_referrers is plain
 
 
-def test_a_full_collection_is_made_every_n_steps_as_asked(enable, step):
+def test_a_full_collection_runs_every_requested_number_of_steps(enable, step):
     enabled = enable("gc-pauses=10")
     for _ in range(WARM):
         step()
@@ -138,13 +138,13 @@ def test_a_collector_switched_off_or_frozen_by_the_program_is_left_alone(enable,
     assert "freezes the garbage collector itself" in enabled.outcomes[0].why
 
 
-def test_collections_of_ours_take_at_most_a_hundredth_of_the_time():
+def test_its_collections_take_at_most_a_hundredth_of_the_time():
     now = SimpleNamespace(time=0.0)
     later = []
     site = SimpleNamespace(
         value=None,
         ledger=SimpleNamespace(later=later.append, wrap=lambda *_: None),
-        applied=lambda what: None,
+        applied=lambda message: None,
         replace=lambda *_: None,
     )
     pauses = Pauses(site, clock=lambda: now.time)
@@ -158,7 +158,7 @@ def test_collections_of_ours_take_at_most_a_hundredth_of_the_time():
     try:
         for _ in range(WARM):
             pauses.stepped()
-        gc.callbacks.append(slow)  # after ours, so that each takes a second
+        gc.callbacks.append(slow)  # appended after hotlap's callback, so that each collection takes a second
         for _ in range(400):
             now.time += 1.0
             pauses.stepped()
@@ -170,7 +170,7 @@ def test_collections_of_ours_take_at_most_a_hundredth_of_the_time():
     assert min(later - earlier for earlier, later in pairwise(made)) >= 100
 
 
-def test_together_with_throttled_cleanup_ours_are_still_made(enable, step):
+def test_its_collections_still_run_beside_throttled_cleanup(enable, step):
     with hotlap.enable(None, with_=["gc-pauses=1", "throttled-cleanup"]):
         for _ in range(WARM):
             step()
@@ -181,14 +181,14 @@ def test_together_with_throttled_cleanup_ours_are_still_made(enable, step):
         assert gc.get_stats()[2]["collections"] >= full + 10
 
 
-def test_what_it_could_gain_is_the_time_of_collecting():
+def test_estimates_its_gain_from_the_time_spent_collecting():
     from hotlap.catalog.gc_pauses.detect import detect
 
     assert detect(observation()) is None
     assert detect(observation(shares={"garbage": 0.07})).most == pytest.approx(0.07)
 
 
-def test_a_collection_in_another_thread_is_let_end_before_the_program_does(monkeypatch):
+def test_the_program_waits_for_a_collection_in_another_thread(monkeypatch):
     monkeypatch.setattr(importlib.import_module("hotlap.catalog.gc_pauses.apply"), "PATIENCE", 10.0)
     pauses = Pauses(SimpleNamespace(value=None))
     pauses._collecting("start", {"generation": 0})
@@ -218,7 +218,7 @@ for _ in range(10):
 """
 
 
-def test_what_a_program_leaves_in_cycles_goes_at_its_end(tmp_path):
+def test_objects_left_in_cycles_are_finalised_at_exit(tmp_path):
     (tmp_path / "train.py").write_text(LEFT_IN_A_CYCLE)
     ran = bare([*HOTLAP, "run", "--with", "gc-pauses", sys.executable, "train.py"], tmp_path)
     assert ran.stdout == "gone\n", ran.stderr

@@ -1,4 +1,4 @@
-"""inplace-activations: the same bits, and nothing left in the model."""
+"""inplace-activations gives the same bits and leaves nothing in the model."""
 
 import io
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def enabled():
 
 @pytest.fixture
 def in_place(monkeypatch):
-    """Of each call of an activation, whether it overwrote its input."""
+    """Records for each call of an activation whether it overwrote its input."""
     seen = []
     relu = functional.relu
     monkeypatch.setattr(functional, "relu", lambda x, inplace=False: seen.append(inplace) or relu(x, inplace=inplace))
@@ -44,11 +44,11 @@ DROPPED = [(dropped(0.5), ROWS), (dropped(0.0), ROWS)]
 def test_losses_statistics_and_random_states_are_the_same(make, shape):
     losses, model, _, rng = train(make, shape)
     with enabled() as under:
-        again, twin, _, rng_again = train(make, shape)
+        ours, twin, _, rng_again = train(make, shape)
         [outcome] = under.outcomes
 
     assert outcome.status == "applied", outcome.why
-    assert again == losses
+    assert ours == losses
     assert torch.equal(rng, rng_again)
     for name, value in model.state_dict().items():
         assert torch.equal(value, twin.state_dict()[name]), name
@@ -57,8 +57,8 @@ def test_losses_statistics_and_random_states_are_the_same(make, shape):
 def test_activations_work_in_place_only_while_the_model_trains(in_place):
     with enabled() as under:
         _, model, _, _ = train(mlp, ROWS)
-        assert under.outcomes[0].why == "2 activations directly behind layers"
-        assert not any(one.inplace for one in model.modules() if isinstance(one, nn.ReLU))
+        assert under.outcomes[0].why == "2 activations directly after layers"
+        assert not any(module.inplace for module in model.modules() if isinstance(module, nn.ReLU))
         saved = io.BytesIO()
         torch.save(model, saved)
         assert in_place[:2] == [False, False]
@@ -69,7 +69,7 @@ def test_activations_work_in_place_only_while_the_model_trains(in_place):
 
 
 class OneByOne(nn.Module):
-    """Takes the layers of its Sequential by itself, and keeps what each of them makes, from some step on."""
+    """The model runs the layers of its Sequential one by one and keeps each output from some step on."""
 
     def __init__(self):
         super().__init__()
@@ -80,10 +80,10 @@ class OneByOne(nn.Module):
         if not self.keeps:
             return self.layers(x)
         made = [x := layer(x) for layer in self.layers]
-        return made[-1] + sum(one.mean() for one in made)
+        return made[-1] + sum(output.mean() for output in made)
 
 
-def test_layers_called_one_by_one_keep_what_each_makes(in_place):
+def test_layers_called_one_by_one_keep_every_output(in_place):
     def later(step, model, opt):
         model.keeps = step >= 4
 
@@ -96,7 +96,7 @@ def test_layers_called_one_by_one_keep_what_each_makes(in_place):
 
 
 class Shared(nn.Sequential):
-    """Its activation stands behind a layer, and elsewhere as well."""
+    """The activation follows a layer and is also used elsewhere."""
 
     def __init__(self):
         super().__init__(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -121,14 +121,14 @@ UNSEEN_BY_NOBODY = {
 
 
 @pytest.mark.parametrize("what", UNSEEN_BY_NOBODY)
-def test_what_somebody_else_may_see_is_not_overwritten(what):
+def test_tensors_visible_elsewhere_are_not_overwritten(what):
     plain = train(UNSEEN_BY_NOBODY[what], ROWS)[0]
     with enabled() as under:
         assert train(UNSEEN_BY_NOBODY[what], ROWS)[0] == plain
         assert under.outcomes[0].status == "no effect", under.outcomes[0].why
 
 
-def test_a_hook_or_another_layer_ends_it(in_place):
+def test_a_hook_or_another_layer_disables_it(in_place):
     held = []
 
     def hooked(step, model, opt):
@@ -139,20 +139,20 @@ def test_a_hook_or_another_layer_ends_it(in_place):
         train(mlp, ROWS, between=hooked)
     assert in_place[8] is True
     assert in_place[10:] == [False] * 6
-    assert any((one < 0).any() for one in held)
+    assert any((tensor < 0).any() for tensor in held)
 
 
 STAYS_AWAY = {(True, True): True, (True, False): False, (False, True): False}
 
 
 @pytest.mark.parametrize(("alongside", "on_gpu"), STAYS_AWAY)
-def test_beside_graphs_on_a_gpu_it_stays_away(alongside, on_gpu):
-    said, taken, root = [], [], mlp()
+def test_has_no_effect_beside_cuda_graphs_on_a_gpu(alongside, on_gpu):
+    outcomes, taken, root = [], [], mlp()
     root.parameters = lambda: [SimpleNamespace(is_cuda=on_gpu)]
     site = SimpleNamespace(
-        torch=torch, alongside={"cuda-graphs"} if alongside else set(), no_effect=said.append, applied=taken.append,
-        ledger=SimpleNamespace(later=lambda what: None), replace=lambda *what: None,
+        torch=torch, alongside={"cuda-graphs"} if alongside else set(), no_effect=outcomes.append, applied=taken.append,
+        ledger=SimpleNamespace(later=lambda args: None), replace=lambda *args: None,
     )  # fmt: skip
     InPlace(site).known(root)
-    assert bool(said) == STAYS_AWAY[alongside, on_gpu]
-    assert bool(taken) != bool(said)
+    assert bool(outcomes) == STAYS_AWAY[alongside, on_gpu]
+    assert bool(taken) != bool(outcomes)

@@ -1,4 +1,4 @@
-"""loader-persistent: workers stay, and everything is as if they had been started anew."""
+"""loader-persistent keeps workers alive, with the same results as if they had been restarted."""
 
 import importlib
 import multiprocessing
@@ -19,8 +19,10 @@ applying = importlib.import_module("hotlap.catalog.loader_persistent.apply")
 
 
 def workers_of(loader):
-    """Those that are alive."""
-    return [one.pid for one in applying._kept[loader].iterator._workers if psutil.pid_exists(one.pid)]
+    """Returns the ids of the loader's living workers."""
+    return [
+        worker.pid for worker in applying._living_workers[loader].iterator._workers if psutil.pid_exists(worker.pid)
+    ]
 
 
 class Seeded(Rows):
@@ -31,7 +33,7 @@ class Seeded(Rows):
 
 
 class Eager(Sampler):
-    """Draws from the global random numbers as soon as it is asked for an iterator."""
+    """The sampler draws a global random number as soon as an iterator is requested."""
 
     def __iter__(self):
         return iter(torch.randperm(24).tolist())
@@ -41,7 +43,7 @@ class Eager(Sampler):
 
 
 @pytest.mark.parametrize("sampler", [None, Eager])
-def test_losses_and_random_numbers_are_the_same_and_workers_stay(sampler):
+def test_workers_persist_with_the_same_losses_and_random_numbers(sampler):
     options = {"num_workers": 1, "sampler": sampler and sampler(), "shuffle": sampler is None or None}
     pids = []
 
@@ -57,7 +59,7 @@ def test_losses_and_random_numbers_are_the_same_and_workers_stay(sampler):
 
 
 class Rarely(Rows):
-    """One item is random, which a few samples do not show."""
+    """A single item is random, which a few samples do not reveal."""
 
     def __getitem__(self, index):
         row, target = super().__getitem__(index)
@@ -65,16 +67,16 @@ class Rarely(Rows):
 
 
 @pytest.mark.parametrize("dataset", [Random("torch"), Random("numpy"), Random("python"), Rarely()])
-def test_workers_that_stay_are_seeded_as_those_started_anew(dataset):
+def test_persistent_workers_are_seeded_like_restarted_ones(dataset):
     stays_as_started_anew(dataset, num_workers=2)
 
 
-def test_workers_that_are_no_forks_are_started_anew():
-    """Whether they warn, once in a process, could not be seen."""
+def test_workers_that_are_not_forked_are_restarted():
+    """A process warns only once, so warnings cannot be compared."""
     with applied(NAME) as running:
         shuffled(Random("numpy"), num_workers=1, multiprocessing_context="spawn")
         assert outcome(running)[0] == "refused"
-        assert "no forks" in outcome(running)[1]
+        assert "not forked" in outcome(running)[1]
 
 
 def stays_as_started_anew(dataset, **options):
@@ -103,11 +105,11 @@ def test_a_dataset_changed_between_epochs_reaches_the_workers():
             assert train(shuffled(num_workers=1), between=change) == alone
 
 
-def test_an_epoch_left_early_and_two_readers_at_once_are_as_without():
+def test_partial_epochs_and_concurrent_iterators_give_the_same_batches():
     def read(loader):
         torch.manual_seed(0)
         first = [next(iter(loader))[0] for _ in range(2)]
-        pairs = [torch.cat([one[0], other[0]]) for one, other in zip(loader, loader, strict=True)]
+        pairs = [torch.cat([batch[0], twin[0]]) for batch, twin in zip(loader, loader, strict=True)]
         return [batch.tolist() for batch in (*first, *pairs)], states()
 
     alone = read(shuffled(num_workers=1))
@@ -115,8 +117,8 @@ def test_an_epoch_left_early_and_two_readers_at_once_are_as_without():
         assert read(shuffled(num_workers=1)) == alone
 
 
-def test_a_loader_made_from_one_of_ours_is_one_too():
-    """As Accelerate and Lightning make them."""
+def test_a_loader_copied_from_a_patched_one_gives_the_same_losses():
+    """Accelerate and Lightning copy loaders like this."""
 
     def copied(loader):
         names = ("num_workers", "persistent_workers", "batch_sampler")
@@ -127,11 +129,11 @@ def test_a_loader_made_from_one_of_ours_is_one_too():
         assert train(copied(shuffled(num_workers=1))) == alone
 
 
-def test_a_loader_that_keeps_its_workers_anyway_is_left_alone():
+def test_a_loader_with_persistent_workers_is_left_alone():
     alone = train(shuffled(num_workers=1, persistent_workers=True))
     with applied(NAME) as running:
         assert train(shuffled(num_workers=1, persistent_workers=True)) == alone
-        assert outcome(running) == ("no effect", "the workers of Rows stay alive already")
+        assert outcome(running) == ("no effect", "the workers of Rows already stay alive")
 
 
 @pytest.mark.parametrize(
@@ -141,22 +143,22 @@ def test_a_loader_that_keeps_its_workers_anyway_is_left_alone():
         (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
         (lambda: shuffled(Random("own"), num_workers=1), "refused", "draws from a generator of its own"),
         (lambda: shuffled(num_workers=1, worker_init_fn=print), "refused", "worker_init_fn"),
-        (lambda: shuffled(Seeded(), num_workers=1), "refused", "asks which worker it runs in"),
+        (lambda: shuffled(Seeded(), num_workers=1), "refused", "checks which worker it runs in"),
     ],
 )
-def test_elsewhere_it_says_why_not(make, status, said):
+def test_states_why_it_does_not_apply(make, status, said):
     with applied(NAME) as running:
         make()
         assert outcome(running)[0] == status
         assert said in outcome(running)[1]
 
 
-def test_once_closed_the_loader_is_as_the_program_made_it():
+def test_closing_restores_the_loader():
     with applied(NAME):
         loader, before = shuffled(num_workers=1), vars(shuffled(num_workers=1)).copy()
         assert len(list(loader)) == 3
         assert len(workers_of(loader)) == 1
-        assert multiprocessing.active_children() == []  # as without us
+        assert multiprocessing.active_children() == []  # as without hotlap
         for name in ("persistent_workers", "_iterator", "num_workers"):
             assert vars(loader)[name] == before[name]
         assert vars(loader).keys() == before.keys()
@@ -165,7 +167,7 @@ def test_once_closed_the_loader_is_as_the_program_made_it():
 
 
 def test_workers_of_one_loader_do_not_end_those_of_another():
-    """They are forked from a process that holds the first ones, and close what hotlap changed there."""
+    """The second workers are forked from a process that holds the first ones, and undo hotlap's changes there."""
     with applied(NAME):
         first, second = shuffled(num_workers=1), shuffled(num_workers=1)
         for _ in range(3):
@@ -174,14 +176,14 @@ def test_workers_of_one_loader_do_not_end_those_of_another():
         assert len({*workers_of(first), *workers_of(second)}) == 2
 
 
-def test_a_loader_kept_resident_is_drawn_for_as_the_program_made_it():
+def test_resident_loaders_draw_the_same_random_numbers():
     alone = train(shuffled(num_workers=1))
     with applied(NAME, "resident-data"):
         assert train(shuffled(num_workers=1)) == alone
 
 
-def test_what_it_could_save_is_the_wait():
+def test_estimates_its_gain_from_the_wait_for_data():
     detect = entries()[NAME].detect
-    again = loader(workers=2, length=640, batches=60)
-    assert detect(observation(shares={"data": 0.2}, loaders=(again,))).most == 0.2
+    rebuilt = loader(workers=2, length=640, batches=60)
+    assert detect(observation(shares={"data": 0.2}, loaders=(rebuilt,))).most == 0.2
     assert detect(observation(shares={"data": 0.2}, loaders=(loader(workers=2),))) is None, "the first epoch"

@@ -1,4 +1,4 @@
-"""loader-pinned: which loaders; that the batches are pinned is tested on a GPU (tests/cuda)."""
+"""loader-pinned chooses which loaders to pin; tests/cuda has the pinning itself."""
 
 import pytest
 import torch
@@ -31,22 +31,22 @@ class Bags(Rows):
         return Bag(self.rows[index])
 
 
-def test_plain_batches_of_workers_are_pinned():
+def test_plain_batches_from_workers_are_pinned():
     check(making(), pinned=False)
 
 
 @pytest.mark.parametrize(
     ("made", "pinned", "status", "said"),
     [
-        (making(), True, Status.NO_EFFECT, "pins already"),
-        (making(num_workers=0), False, Status.NO_EFFECT, "copy the batches of Rows once more"),
+        (making(), True, Status.NO_EFFECT, "already pins its batches"),
+        (making(num_workers=0), False, Status.NO_EFFECT, "have to copy the batches of Rows"),
         (making(Stream()), False, Status.REFUSED, "a stream"),
         (making(Bags()), False, Status.REFUSED, "hold objects"),
-        (making(collate_fn=tuple), False, Status.REFUSED, "a collate_fn of its own"),
+        (making(collate_fn=tuple), False, Status.REFUSED, "a custom collate_fn"),
         (making(Random("torch")), False, Status.REFUSED, "draws random numbers"),
     ],
 )
-def test_others_are_left_as_they_are(made, pinned, status, said):
+def test_other_batches_are_left_unchanged(made, pinned, status, said):
     with pytest.raises(EntryDeclined, match=said) as caught:
         check(made, pinned)
     assert caught.value.status is status
@@ -61,7 +61,7 @@ def test_without_a_gpu_it_has_no_effect(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*no accelerator")
 def test_workers_start_with_pinning_and_the_loader_keeps_its_setting(monkeypatch):
-    """As on a machine with CUDA in use; torch itself then finds no device and pins nothing."""
+    """CUDA counts as in use here; torch itself finds no device and pins nothing."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
@@ -73,7 +73,7 @@ def test_workers_start_with_pinning_and_the_loader_keeps_its_setting(monkeypatch
         assert not loader.pin_memory
 
 
-def test_what_it_could_save_is_the_copies():
+def test_estimates_its_gain_from_the_time_of_copies():
     detect = entries()[NAME].detect
     assert detect(on_cuda(shares={"copy": 0.3}, loaders=(loader(workers=2),))).most == 0.3
     assert detect(on_cuda(shares={"copy": 0.3}, loaders=(loader(workers=2, pin_memory=True),))) is None

@@ -1,4 +1,4 @@
-"""loader-prefetch: how deep, within memory, with the same batches."""
+"""loader-prefetch chooses a depth that fits in memory and gives the same batches."""
 
 import pytest
 import torch
@@ -23,12 +23,12 @@ def test_losses_and_random_numbers_are_the_same():
 
 
 @pytest.mark.parametrize(("choice", "depth"), [(NAME, 8), (f"{NAME}=3", 3)])
-def test_a_depth_is_found_or_given(choice, depth):
+def test_the_depth_is_chosen_or_given(choice, depth):
     with applied(choice):
         assert shuffled(num_workers=1).prefetch_factor == depth
 
 
-def test_memory_bounds_it(monkeypatch):
+def test_memory_limits_the_depth(monkeypatch):
     monkeypatch.setattr(machine, "workers_by_memory", lambda batch, depth: 0 if batch and depth > 5 else 9)
     with applied(NAME):
         assert shuffled(num_workers=1).prefetch_factor == 5
@@ -46,37 +46,37 @@ def drawn():
     ("make", "status", "said"),
     [
         (lambda: shuffled(), "no effect", "without workers"),
-        (lambda: shuffled(num_workers=2, prefetch_factor=6), "no effect", "6 batches under way each already"),
+        (lambda: shuffled(num_workers=2, prefetch_factor=6), "no effect", "already prepares 6 batches ahead"),
         (lambda: DataLoader(Stream(), num_workers=1), "refused", "a stream"),
         (lambda: shuffled(Random("torch"), num_workers=1), "refused", "draws random numbers"),
-        (lambda: shuffled(num_workers=1, in_order=False), "refused", "in the order they are ready"),
-        (lambda: shuffled(num_workers=1, generator=torch.Generator()), "no effect", "drawn from earlier"),
-        (lambda: DataLoader(Rows(), sampler=drawn(), num_workers=1), "no effect", "drawn from earlier"),
+        (lambda: shuffled(num_workers=1, in_order=False), "refused", "delivers batches as they get ready"),
+        (lambda: shuffled(num_workers=1, generator=torch.Generator()), "no effect", "would draw earlier"),
+        (lambda: DataLoader(Rows(), sampler=drawn(), num_workers=1), "no effect", "would draw earlier"),
         (
             lambda: DataLoader(Rows(), batch_sampler=BatchSampler(drawn(), 8, False), num_workers=1),
             "no effect",
-            "drawn from earlier",
+            "would draw earlier",
         ),
     ],
 )
-def test_elsewhere_it_says_why_not(make, status, said):
+def test_states_why_it_does_not_apply(make, status, said):
     with applied(NAME) as running:
         make()
         assert outcome(running)[0] == status
         assert said in outcome(running)[1]
 
 
-def test_it_sees_the_workers_that_another_entry_gave(monkeypatch):
+def test_sees_workers_added_by_another_entry(monkeypatch):
     monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 3)
     with applied(NAME, "loader-workers=2", "loader-persistent") as running:
         made = shuffled(Rows())
         assert (made.num_workers, made.prefetch_factor) == (2, 4)
         iter(made)
-        assert [one.status for one in running.outcomes] == ["applied"] * 3
+        assert [entry.status for entry in running.outcomes] == ["applied"] * 3
     assert (made.num_workers, made.prefetch_factor) == (0, None)
 
 
-def test_what_it_could_save_is_the_wait():
+def test_estimates_its_gain_from_the_wait_for_data():
     detect = entries()[NAME].detect
     assert detect(observation(shares={"data": 0.2}, loaders=(loader(workers=2, prefetch=2),))).most == 0.2
     assert detect(observation(shares={"data": 0.2}, loaders=(loader(workers=8, prefetch=2),))) is None

@@ -1,4 +1,4 @@
-"""loader-start-method: when it is needed, and never where a script or dataset cannot bear it."""
+"""loader-start-method applies where forking is unsafe, and never where the script or dataset does not allow it."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def script(tmp_path, text):
     return module
 
 
-def test_a_guarded_script_may_be_imported_again(tmp_path):
+def test_accepts_a_guarded_script(tmp_path):
     assert why_not_twice(script(tmp_path, GUARDED)) is None
     assert why_not_twice(types.ModuleType("__main__")) is None, "a notebook has no script"
 
@@ -51,11 +51,11 @@ def test_a_guarded_script_may_be_imported_again(tmp_path):
         ("if (", "cannot be read"),
     ],
 )
-def test_others_may_not(text, said, tmp_path):
+def test_rejects_scripts_that_are_unsafe_to_import_again(text, said, tmp_path):
     assert said in why_not_twice(script(tmp_path, text))
 
 
-def test_training_outside_of_the_guard_is_noticed(tmp_path):
+def test_notices_training_outside_the_guard(tmp_path):
     module = script(tmp_path, GUARDED.replace("SIZE = 3", "SIZE = ask()"))
     said = []
     vars(module)["ask"] = lambda: said.append(why_not_twice(module))
@@ -69,13 +69,13 @@ class Site:
 
 
 @pytest.mark.parametrize(("site", "method"), [(Site(cuda=False), None), (Site(cuda=True), CLEAN)])
-def test_a_fork_is_avoided_only_where_it_is_not_safe(site, method):
-    making = LoaderArguments(torch, {"dataset": Rows(), "num_workers": 1, "multiprocessing_context": "fork"})
+def test_avoids_fork_only_where_it_is_unsafe(site, method):
+    arguments = LoaderArguments(torch, {"dataset": Rows(), "num_workers": 1, "multiprocessing_context": "fork"})
     if method:
-        assert found(site, making) == method
+        assert found(site, arguments) == method
     else:
-        with pytest.raises(EntryDeclined, match="a fork is safe here"):
-            found(site, making)
+        with pytest.raises(EntryDeclined, match="forking is safe here"):
+            found(site, arguments)
 
 
 class Local(Rows):
@@ -87,14 +87,14 @@ class Local(Rows):
     ("choice", "dataset", "options", "status", "said"),
     [
         (f"{NAME}=spawn", Rows, {}, "no effect", "no loader starts workers"),
-        (f"{NAME}=spawn", Rows, {"num_workers": 1, "multiprocessing_context": "fork"}, "no effect", "itself"),
-        (NAME, Rows, {"num_workers": 1}, "no effect", "a fork is safe"),
-        (f"{NAME}=fork", Rows, {"num_workers": 1}, "no effect", "by fork already"),
+        (f"{NAME}=spawn", Rows, {"num_workers": 1, "multiprocessing_context": "fork"}, "no effect", "already names"),
+        (NAME, Rows, {"num_workers": 1}, "no effect", "forking is safe"),
+        (f"{NAME}=fork", Rows, {"num_workers": 1}, "no effect", "already started by fork"),
         (f"{NAME}=spawn", Local, {"num_workers": 1}, "refused", "TypeError: not to be sent"),
         (f"{NAME}=spawn", lambda: Random("numpy"), {"num_workers": 1}, "refused", "draws random numbers"),
     ],
 )
-def test_elsewhere_it_says_why_not(choice, dataset, options, status, said, monkeypatch):
+def test_states_why_it_does_not_apply(choice, dataset, options, status, said, monkeypatch):
     monkeypatch.setattr("hotlap.runtime.loader_arguments.multiprocessing.get_start_method", lambda allow_none: "fork")
     monkeypatch.setattr(sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"], "why_not_twice", lambda: None)
     with applied(choice) as running:
@@ -102,7 +102,7 @@ def test_elsewhere_it_says_why_not(choice, dataset, options, status, said, monke
         assert (outcome(running)[0], said in outcome(running)[1]) == (status, True), outcome(running)
 
 
-def test_a_loader_that_starts_no_workers_is_not_tried(monkeypatch):
+def test_does_not_try_a_loader_that_starts_no_workers(monkeypatch):
     module = sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"]
     monkeypatch.setattr(module, "_check", lambda *_: pytest.fail("it takes seconds"))
     with applied(f"{NAME}=spawn") as running:
@@ -110,14 +110,14 @@ def test_a_loader_that_starts_no_workers_is_not_tried(monkeypatch):
         assert outcome(running)[0] == "no effect"
 
 
-def test_a_loader_is_as_it_was_once_the_entry_is_gone(monkeypatch):
+def test_closing_restores_the_loader(monkeypatch):
     module = sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"]
     monkeypatch.setattr(module, "_check", lambda *_: None)
     with applied(f"{NAME}=fork") as running:
         loader = shuffled(Rows(), num_workers=1)
         next(iter(loader))
         assert loader.multiprocessing_context.get_start_method() == "fork"
-        assert outcome(running) == ("applied", "workers of Rows by fork")
+        assert outcome(running) == ("applied", "workers of Rows started by fork")
     assert loader.multiprocessing_context is None
 
 
@@ -131,17 +131,17 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_by_forkserver_give_the_same_losses(tmp_path):
+def test_forkserver_workers_give_the_same_losses(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     command = [sys.executable, "train.py"]
     path = environment(PYTHONPATH=str(__file__).rpartition("/catalog/")[0])
     alone = [*train(shuffled(num_workers=1), epochs=1)[0], *torch.rand(2).tolist()]
-    asked = ["--with", f"{NAME}=forkserver"]
-    whole = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *asked, *command]
-    under = subprocess.run(whole, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=120)
-    assert under.returncode == 0, under.stderr
-    assert under.stdout == f"{alone}\n"
-    assert "applied: loader-start-method (workers of Rows by forkserver)" in under.stderr
+    flags = ["--with", f"{NAME}=forkserver"]
+    whole = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *flags, *command]
+    ours = subprocess.run(whole, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=120)
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stdout == f"{alone}\n"
+    assert "applied: loader-start-method (workers of Rows started by forkserver)" in ours.stderr
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_workers_by_forkserver_give_the_same_losses(tmp_path):
         (4711, ["__main__"], ["__main__"]),
     ],
 )
-def test_torch_is_imported_once_unless_the_program_says_what_is(pid, said, then, monkeypatch):
+def test_preloads_torch_unless_the_program_sets_its_own_preload(pid, said, then, monkeypatch):
     server = forkserver._forkserver
     monkeypatch.setattr(server, "_forkserver_pid", pid)
     monkeypatch.setattr(server, "_preload_modules", said)
@@ -160,5 +160,5 @@ def test_torch_is_imported_once_unless_the_program_says_what_is(pid, said, then,
     assert server._preload_modules == then
 
 
-def test_it_saves_no_time_itself():
+def test_promises_no_gain():
     assert entries()[NAME].detect(on_cuda()) is None

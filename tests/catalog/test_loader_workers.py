@@ -1,4 +1,4 @@
-"""loader-workers: how many, for which data, and the same losses where samples are free of random numbers."""
+"""loader-workers chooses how many workers for which data, with the same losses where samples draw no random numbers."""
 
 import os
 import random
@@ -32,7 +32,7 @@ def _four_cores(monkeypatch):
     monkeypatch.setattr(MODULE, "LIGHT_BATCH_US", 100.0)
 
 
-def test_losses_and_random_numbers_are_those_without_workers():
+def test_losses_and_random_numbers_equal_those_without_workers():
     random.seed(1)
     np.random.seed(1)
     alone = train(shuffled())
@@ -45,16 +45,16 @@ def test_losses_and_random_numbers_are_those_without_workers():
         assert outcome(running) == ("applied", "Rows: 0 → 2 workers")
 
 
-def test_workers_that_another_entry_leaves_without_work_are_not_said_to_help():
+def test_has_no_effect_where_another_entry_leaves_workers_idle():
     alone, entries = train(shuffled()), ("loader-workers=2", "loader-persistent", "loader-prefetch")
     with applied("resident-data", *entries) as running:
         assert train(shuffled()) == alone
-        told = [outcome(running, name.partition("=")[0]) for name in entries]
-        assert told == [("no effect", "Rows is kept by another entry, so no workers start")] * 3
+        outcomes = [outcome(running, name.partition("=")[0]) for name in entries]
+        assert outcomes == [("no effect", "Rows is cached by another optimisation, so no workers start")] * 3
         assert outcome(running, "resident-data")[0] == "applied"
 
 
-def test_once_closed_the_loader_is_as_the_program_made_it():
+def test_closing_restores_the_loader():
     plain = shuffled()
     untouched = dict(vars(DataLoader))
     with applied("loader-workers=2"):
@@ -65,16 +65,16 @@ def test_once_closed_the_loader_is_as_the_program_made_it():
     assert dict(vars(DataLoader)) == untouched
 
 
-@pytest.mark.parametrize(("asked", "given"), [("1", 1), ("3", 3), ("64", 3)])
-def test_a_number_asked_for_is_kept_as_far_as_the_cores_allow(asked, given):
-    with applied(f"loader-workers={asked}") as running:
+@pytest.mark.parametrize(("requested", "given"), [("1", 1), ("3", 3), ("64", 3)])
+def test_a_requested_number_is_limited_only_by_the_cores(requested, given):
+    with applied(f"loader-workers={requested}") as running:
         loader = shuffled()
         assert loader.num_workers == given
         iter(loader)
-        assert ("cores allow no more" in outcome(running)[1]) == (asked == "64")
+        assert ("cores allow no more" in outcome(running)[1]) == (requested == "64")
 
 
-def test_found_are_as_many_as_help_but_one_core_is_the_trainings(monkeypatch):
+def test_chooses_as_many_workers_as_help_and_leaves_the_training_a_core(monkeypatch):
     with applied("loader-workers"):
         assert shuffled().num_workers == 3
         assert shuffled(Rows(16)).num_workers == 2, "an epoch of two batches"
@@ -90,7 +90,7 @@ def test_little_memory_allows_fewer(monkeypatch):
         assert shuffled().num_workers == 2
 
 
-def test_light_data_stays_without(monkeypatch):
+def test_cheap_data_gets_no_workers(monkeypatch):
     monkeypatch.setattr(MODULE, "LIGHT_BATCH_US", 1e6)
     with applied("loader-workers") as running:
         assert DataLoader(TensorDataset(torch.zeros(64, 2)), 32).num_workers == 0
@@ -100,8 +100,8 @@ def test_light_data_stays_without(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["torch", "numpy", "python", "own"])
-def test_random_augmentation_is_refused_also_where_it_is_asked_for(how):
-    """In workers it would draw other numbers, which is more than rounding."""
+def test_refuses_random_augmentation_even_when_requested(how):
+    """Augmentation would draw other numbers in workers, which is more than rounding."""
     for choice, is_asked in (("loader-workers", False), ("loader-workers=2", True)):
         with applied(choice, asked=is_asked) as running:
             assert shuffled(Random(how)).num_workers == 0
@@ -123,9 +123,9 @@ class Identified(Rows):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "said"), [(Failing, "OSError: no such file"), (Identified, "asks the operating system")]
+    ("dataset", "said"), [(Failing, "OSError: no such file"), (Identified, "queries the operating system")]
 )
-def test_data_that_another_process_may_not_fetch_alike_is_refused(dataset, said):
+def test_refuses_data_that_another_process_may_fetch_differently(dataset, said):
     with applied("loader-workers") as running:
         assert shuffled(dataset()).num_workers == 0
         status, why = outcome(running)
@@ -133,20 +133,20 @@ def test_data_that_another_process_may_not_fetch_alike_is_refused(dataset, said)
         assert said in why
 
 
-def test_random_numbers_of_the_collate_function_count():
+def test_random_numbers_drawn_by_the_collate_function_count():
     with applied("loader-workers") as running:
         assert shuffled(collate_fn=lambda rows: torch.rand(2)).num_workers == 0
         assert outcome(running)[0] == "refused"
 
 
-def test_streams_are_refused():
-    for stream, asked, workers in (
+def test_refuses_iterable_datasets():
+    for stream, requested, workers in (
         (Stream, False, 0),
         (Stream, True, 0),
         (SplitStream, False, 0),
         (SplitStream, True, 2),
     ):
-        with applied("loader-workers=2", asked=asked) as running:
+        with applied("loader-workers=2", asked=requested) as running:
             loader = DataLoader(stream(), batch_size=2)
             assert loader.num_workers == workers
             assert sorted(torch.cat(list(loader))[:, 0].tolist()) == [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]
@@ -161,7 +161,7 @@ class Curious(Sampler):
         return 24
 
 
-def test_a_sampler_of_the_programs_own_is_not_read_ahead():
+def test_a_custom_sampler_is_not_read_ahead():
     batches = torch.utils.data.BatchSampler(Curious(), 8, False)
     for options in (
         {"sampler": Curious(), "shuffle": None},
@@ -174,7 +174,7 @@ def test_a_sampler_of_the_programs_own_is_not_read_ahead():
             assert shuffled(**options).num_workers == 2
 
 
-def test_an_error_of_the_programs_stays_one():
+def test_an_error_of_the_program_is_still_raised():
     with applied("loader-workers=2"):
         with pytest.raises(ValueError, match="persistent_workers option needs"):
             DataLoader(Rows(), persistent_workers=True)
@@ -187,7 +187,7 @@ def test_an_error_of_the_programs_stays_one():
 def test_a_loader_with_enough_workers_keeps_them():
     with applied("loader-workers=2") as running:
         assert DataLoader(Rows(), 8, True, None, None, 2).num_workers == 2
-        assert outcome(running) == ("no effect", "Rows has 2 workers already")
+        assert outcome(running) == ("no effect", "Rows already has 2 workers")
 
 
 def test_a_loader_prepared_by_accelerate_trains_to_the_same_losses():
@@ -199,7 +199,7 @@ def test_a_loader_prepared_by_accelerate_trains_to_the_same_losses():
         prepared = accelerator.prepare(shuffled())
         assert train(prepared) == alone
         assert prepared.num_workers == 2
-        assert [one.status for one in running.outcomes] == ["applied"] * 3
+        assert [entry.status for entry in running.outcomes] == ["applied"] * 3
 
 
 ORPHANS = """
@@ -225,7 +225,7 @@ def alive(pid):
 
 
 def test_workers_do_not_outlive_a_killed_training():
-    """Torch's own watchdog leaves these: what they were to send does not fit the pipe."""
+    """Torch's own watchdog misses these workers, because their data does not fit the pipe."""
     path = str(Path(__file__).parents[1])
     program = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(ORPHANS)],
@@ -236,13 +236,13 @@ def test_workers_do_not_outlive_a_killed_training():
         assert all(alive(pid) for pid in workers)
         assert len(workers) == 2
         program.kill()
-    until = time.monotonic() + 20
-    while any(alive(pid) for pid in workers) and time.monotonic() < until:
+    deadline = time.monotonic() + 20
+    while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(alive(pid) for pid in workers)
 
 
-def test_workers_of_a_training_that_goes_on_without_us_live(monkeypatch):
+def test_workers_survive_when_training_continues_without_hotlap(monkeypatch):
     monkeypatch.setattr(reaper, "GRACE", 0.0)
     with applied("loader-workers=2"):
         batches = iter(shuffled(num_workers=2, batch_size=2))
@@ -252,7 +252,7 @@ def test_workers_of_a_training_that_goes_on_without_us_live(monkeypatch):
     assert len(list(batches)) == 11
 
 
-def test_what_it_could_save_is_the_wait():
+def test_estimates_its_gain_from_the_wait_for_data():
     assert detect(input_bound()).most == 0.72
     assert detect(observation()) is None, "a light batch"
     assert detect(observation(40.0, shares={"data": 0.7}, loaders=(loader(dataset_kind="iterable"),))) is None

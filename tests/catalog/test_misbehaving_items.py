@@ -1,4 +1,4 @@
-"""Datasets with a few items that misbehave, and what workers do that stay."""
+"""Datasets in which a few items misbehave give the same results as without hotlap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def patient(monkeypatch):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """As if the dataset took too long to be fetched before the first batch."""
+    """The dataset counts as too slow to be fetched before the first batch."""
     for name in ("EAGER", "AT_FIRST"):
         monkeypatch.setattr(applying, name, -1.0)
 
@@ -71,14 +71,14 @@ def as_bare(make, count=3, entries=("resident-data",)):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_item_that_is_random_is_not_kept(workers, slow):
+def test_random_items_are_not_kept(workers, slow):
     data = Rows()
     enabled = as_bare(lambda: DataLoader(data, 4, shuffle=True, num_workers=workers))
     assert "random" in outcome(enabled).why
 
 
 @pytest.mark.parametrize("entries", [["sample-cache"], ["resident-data", "sample-cache"]])
-def test_and_no_cache_keeps_it(entries, slow, monkeypatch):
+def test_random_items_are_not_cached(entries, slow, monkeypatch):
     caching = importlib.import_module("hotlap.catalog.sample_cache.apply")
     monkeypatch.setattr(caching, "WORTH_KEEPING", 0.0)
     monkeypatch.setattr(caching, "CHEAP_COPY", 1e9)
@@ -86,7 +86,7 @@ def test_and_no_cache_keeps_it(entries, slow, monkeypatch):
     as_bare(lambda: DataLoader(data, 4, sampler=RandomSampler(data, True, 80)), 4, entries)
 
 
-def test_and_its_workers_do_not_stay(slow):
+def test_workers_of_a_random_dataset_are_restarted_each_epoch(slow):
     data = Rows()
     make = lambda: DataLoader(data, 4, shuffle=True, num_workers=2)  # noqa: E731
     plain = seeded(make, count=4)
@@ -96,7 +96,7 @@ def test_and_its_workers_do_not_stay(slow):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("waits", [False, True])
-def test_an_item_that_prints_does_so_in_every_epoch(workers, waits, capfd, request):
+def test_items_that_print_do_so_in_every_epoch(workers, waits, capfd, request):
     if waits:
         request.getfixturevalue("slow")
     data = Prints()
@@ -108,7 +108,7 @@ def test_an_item_that_prints_does_so_in_every_epoch(workers, waits, capfd, reque
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("waits", [False, True])
-def test_an_item_that_writes_does_so_in_every_epoch(workers, waits, tmp_path, request):
+def test_items_that_write_files_do_so_in_every_epoch(workers, waits, tmp_path, request):
     if waits:
         request.getfixturevalue("slow")
     data = Writes(tmp_path / "bad.txt")
@@ -118,7 +118,7 @@ def test_an_item_that_writes_does_so_in_every_epoch(workers, waits, tmp_path, re
 
 
 class Asking(Rows):
-    """Asks on a line of its own for each item; who answers counts."""
+    """The dataset requests each item over a socket; the other side counts the requests."""
 
     def __init__(self, line):
         super().__init__()
@@ -129,26 +129,26 @@ class Asking(Rows):
         return float(self.line.recv(1)[0])
 
 
-def test_nobody_talks_on_a_line_of_the_program():
-    here, there = socket.socketpair()
-    asked = []
+def test_a_dataset_that_uses_a_socket_is_read_exactly_once_per_item():
+    ours, theirs = socket.socketpair()
+    answers = []
 
     def answer():
-        while word := there.recv(1):
-            asked.append(word[0])
-            there.sendall(word)
+        while word := theirs.recv(1):
+            answers.append(word[0])
+            theirs.sendall(word)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     with resident():
-        seeded(lambda: DataLoader(Asking(here), 4), count=1)
-    here.close()
+        seeded(lambda: DataLoader(Asking(ours), 4), count=1)
+    ours.close()
     thread.join(10)
-    assert asked == list(range(TOTAL))
+    assert answers == list(range(TOTAL))
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_workers_that_stay_keep_the_dataset_they_started_with(waits, request):
+def test_persistent_workers_keep_the_dataset_they_started_with(waits, request):
     if waits:
         request.getfixturevalue("slow")
 

@@ -1,4 +1,4 @@
-"""scripts/new-optimization in a copy of the repository: what it makes passes the tests that hold for every entry."""
+"""scripts/new-optimization, run in a copy of the repository, creates an entry that passes the tests for every entry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def new(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(script, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
-def test_a_new_entry_passes_all_tests_at_once(copy):
+def test_a_new_entry_passes_all_catalog_tests(copy):
     made = new(copy, "planted-entry", "host")
     assert made.returncode == 0, made.stderr
     assert "tests/catalog/test_planted_entry.py" in made.stdout.splitlines()
@@ -47,7 +47,7 @@ def test_a_new_entry_passes_all_tests_at_once(copy):
     assert int(re.search(r"(\d+) passed", tested.stdout)[1]) >= 8
 
 
-def test_each_gets_the_code_after_the_last_of_its_kind(copy):
+def test_a_new_entry_gets_the_next_code_of_its_kind(copy):
     for name in ("one", "two"):
         assert new(copy, name, "host").returncode == 0
     codes = [re.search(r'code="H(\d+)"', (copy / "hotlap/catalog" / name / "__init__.py").read_text())[1]
@@ -61,18 +61,18 @@ def test_each_gets_the_code_after_the_last_of_its_kind(copy):
     ("arguments", "says"),
     [
         ((), "usage"),
-        (("Fused Optimizer", "host"), "is no name"),
-        (("../outside", "host"), "is no name"),
-        (("new-one", "cloud"), "'cloud' is none of data, compute, host"),
+        (("Fused Optimizer", "host"), "is not a valid name"),
+        (("../outside", "host"), "is not a valid name"),
+        (("new-one", "cloud"), "unknown kind 'cloud'; use one of data, compute, host"),
         (("new-one",), "the kind is missing"),
-        (("fused-optimizer", "compute"), "is there already"),
+        (("fused-optimizer", "compute"), "exists already"),
         (("new-one", "host", "more"), "one name and one kind"),
     ],
 )
-def test_bad_input_is_said_in_one_line_and_nothing_is_made(copy, arguments, says):
+def test_bad_input_is_rejected_in_one_line_and_creates_nothing(copy, arguments, says):
     before = sorted(copy.rglob("*"))
-    done = new(copy, *arguments)
-    assert done.returncode == 2
-    assert says in done.stdout + done.stderr
-    assert (done.stdout + done.stderr).count("\n") == 1
+    process = new(copy, *arguments)
+    assert process.returncode == 2
+    assert says in process.stdout + process.stderr
+    assert (process.stdout + process.stderr).count("\n") == 1
     assert sorted(copy.rglob("*")) == before

@@ -1,4 +1,4 @@
-"""norm-kernels: calls of batch normalisations and activations go another way; the layers stay as they are."""
+"""norm-kernels redirects calls of batch normalisations and activations; the layers stay unchanged."""
 
 import importlib
 import io
@@ -37,7 +37,7 @@ def site():
 
 @pytest.fixture
 def as_if_on_a_gpu(monkeypatch):
-    """The layers count as if they were there, and are run by the kernels' source on the CPU; kinds of the calls."""
+    """Layers count as on a GPU, and the kernels' source runs them on the CPU. Returns the kinds of the calls."""
     emulating_norms.on_cpu(monkeypatch)
     monkeypatch.setattr(taking, "on_gpu", lambda _: True)
     monkeypatch.setattr(taking, "LARGE", 1)
@@ -58,7 +58,7 @@ def last():
 
 
 class Watched(ConvNet):
-    """Somebody looks at what the normalisation makes."""
+    """A hook reads the output of the normalisation."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ class Watched(ConvNet):
         self.body[1].register_forward_hook(lambda module, args, made: self.seen.append(made.detach().min().item()))
 
 
-def test_calls_go_our_way_and_train_alike(site, as_if_on_a_gpu):
+def test_layers_use_the_kernels_and_train_alike(site, as_if_on_a_gpu):
     site.closed = True
     expected, theirs, _, _ = train(last, IMAGES, steps=8)
     assert as_if_on_a_gpu == []
@@ -77,16 +77,16 @@ def test_calls_go_our_way_and_train_alike(site, as_if_on_a_gpu):
     losses, module, _, _ = train(last, IMAGES, steps=8)
     assert losses == pytest.approx(expected, rel=1e-5)
     assert site.outcome.status == "applied"
-    assert site.outcome.why == "1 batch normalisations, 1 with the activation behind them"
+    assert site.outcome.why == "1 batch normalisations, 1 of them with the activation that follows"
     assert set(as_if_on_a_gpu) == {"relu"}
-    assert len(as_if_on_a_gpu) >= 5  # from the moment the root is known
+    assert len(as_if_on_a_gpu) >= 5  # once the root is known
     assert torch.allclose(module.body[1].running_var, theirs.body[1].running_var, rtol=1e-5)
     assert module.body[1].num_batches_tracked == 8
     assert type(module.body[1]) is nn.BatchNorm2d
     assert type(module.body[2]) is nn.ReLU
 
 
-def test_who_looks_between_them_sees_what_is_there(site, as_if_on_a_gpu):
+def test_values_read_between_layers_are_correct(site, as_if_on_a_gpu):
     def between(step, model, _):
         if step == 5:
             model.watch()
@@ -97,7 +97,7 @@ def test_who_looks_between_them_sees_what_is_there(site, as_if_on_a_gpu):
 
 
 class OneByOne(ConvNet):
-    """Runs the layers by itself, and keeps the least that each makes."""
+    """The model runs the layers one by one and keeps the minimum of each output."""
 
     def __init__(self):
         super().__init__()
@@ -105,15 +105,15 @@ class OneByOne(ConvNet):
         self.to(memory_format=torch.channels_last)
 
     def forward(self, x):
-        for one in self.body:
-            x = one(x)
+        for block in self.body:
+            x = block(x)
             self.least.append(x.min().item())
         return self.head(torch.relu(x).mean((2, 3)))
 
 
-def test_layers_that_are_run_one_by_one_keep_their_own_activation(site, as_if_on_a_gpu):
+def test_layers_run_one_by_one_keep_their_own_activation(site, as_if_on_a_gpu):
     _, module, _, _ = train(OneByOne, IMAGES, steps=6)
-    assert "1 with the activation behind" in site.outcome.why
+    assert "1 of them with the activation that follows" in site.outcome.why
     assert set(as_if_on_a_gpu) == {"none"}
     assert all(least < 0 for least in module.least[1::4])
     assert all(least == 0 for least in module.least[2::4])
@@ -130,7 +130,7 @@ class Checkpointed(ConvNet):
 
 
 class Pieces(ConvNet):
-    """Checkpoints that end between the normalisation and its activation."""
+    """Checkpoints end between the normalisation and its activation."""
 
     def __init__(self):
         super().__init__()
@@ -142,7 +142,7 @@ class Pieces(ConvNet):
 
 
 @pytest.mark.parametrize(("model_of", "kinds"), [(Checkpointed, {"relu"}), (Pieces, set())])
-def test_a_model_may_be_checkpointed(site, as_if_on_a_gpu, model_of, kinds):
+def test_supports_activation_checkpointing(site, as_if_on_a_gpu, model_of, kinds):
     site.closed = True
     expected, theirs, _, _ = train(model_of, IMAGES, steps=6)
     site.closed = False
@@ -166,7 +166,7 @@ def patch_activation(model):
 
 
 @pytest.mark.parametrize("change", [replace_activation, insert_layer, patch_activation])
-def test_a_model_may_change_later(site, as_if_on_a_gpu, change):
+def test_supports_models_that_change_later(site, as_if_on_a_gpu, change):
     def between(step, model, _):
         if step == 4:
             change(model)
@@ -179,13 +179,13 @@ def test_a_model_may_change_later(site, as_if_on_a_gpu, change):
     assert "relu" in as_if_on_a_gpu
 
 
-def test_what_cuda_graphs_records_are_the_kernels(site, as_if_on_a_gpu, monkeypatch):
-    """It compares what it recorded with the model as it is: they must run the same way."""
+def test_cuda_graphs_records_the_kernels(site, as_if_on_a_gpu, monkeypatch):
+    """cuda-graphs compares its recording with the eager model, so both must use the kernels."""
     monkeypatch.setattr(taking, "LARGE", 1 << 22)
     site.alongside = frozenset({"cuda-graphs"})
-    beside = Site("cuda-graphs", entries()["cuda-graphs"].code, None, torch, site.seams, site._moments)
+    beside = Site("cuda-graphs", entries()["cuda-graphs"].code, None, torch, site.seams, site._root_discovery)
     graphs = Graphs(beside, EmulatedRecorder())
-    expected, theirs, _, _ = train(last, IMAGES, steps=16)  # whose entry is not at work yet
+    expected, theirs, _, _ = train(last, IMAGES, steps=16)  # cuda-graphs' entry is not at work yet
     as_if_on_a_gpu.clear()
     graphs.begin()
     losses, module, _, _ = train(last, IMAGES, steps=16)
@@ -197,7 +197,7 @@ def test_what_cuda_graphs_records_are_the_kernels(site, as_if_on_a_gpu, monkeypa
     beside.close()
 
 
-def test_a_wrong_call_is_the_users_error(site, as_if_on_a_gpu):
+def test_a_wrong_call_raises_torchs_own_error(site, as_if_on_a_gpu):
     _, module, _, _ = train(last, IMAGES, steps=4)
     for given in ((), (None,), (torch.randn(2, 5, 4, 4).to(memory_format=torch.channels_last),)):
         with pytest.raises((TypeError, AttributeError, RuntimeError)):
@@ -212,13 +212,13 @@ def test_a_model_can_be_scripted_and_traced(site, as_if_on_a_gpu, recwarn):
     recwarn.clear()
     traced, scripted = torch.jit.trace(module, x, check_trace=False), torch.jit.script(module)
     ours = str(Path(hotlap.__file__).parent)
-    assert not [one.filename for one in recwarn if one.filename.startswith(ours)]
+    assert not [warning.filename for warning in recwarn if warning.filename.startswith(ours)]
     assert as_if_on_a_gpu == []
     assert torch.allclose(traced(x), module(x), atol=1e-6)
     assert torch.allclose(scripted.eval()(x), module.eval()(x), atol=1e-6)
 
 
-def test_only_layers_of_a_root_go_our_way(site, as_if_on_a_gpu):
+def test_only_layers_of_a_root_use_the_kernels(site, as_if_on_a_gpu):
     train(last, IMAGES, steps=4)
     as_if_on_a_gpu.clear()
     other = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU())
@@ -227,7 +227,9 @@ def test_only_layers_of_a_root_go_our_way(site, as_if_on_a_gpu):
 
 
 @pytest.mark.parametrize(("alongside", "calls"), [((), 0), (("cuda-graphs",), 4)])
-def test_small_layers_are_taken_for_graphs_only_and_for_a_while(site, as_if_on_a_gpu, monkeypatch, alongside, calls):
+def test_small_layers_use_the_kernels_only_under_graphs_and_for_a_while(
+    site, as_if_on_a_gpu, monkeypatch, alongside, calls
+):
     monkeypatch.setattr(taking, "LARGE", 1 << 22)
     monkeypatch.setattr(taking, "PATIENCE", 3)
     site.alongside = frozenset(alongside)
@@ -238,10 +240,10 @@ def test_small_layers_are_taken_for_graphs_only_and_for_a_while(site, as_if_on_a
 
     train(last, IMAGES, steps=12, between=between)
     assert as_if_on_a_gpu == ["relu"] * calls
-    assert (site.outcome.status, site.outcome.why[:20]) == ("withdrawn", "all layers are small")
+    assert (site.outcome.status, site.outcome.why[:24]) == ("withdrawn", "all its layers are small")
 
 
-def test_in_evaluation_it_is_torch(site, as_if_on_a_gpu):
+def test_evaluation_uses_torchs_own_layers(site, as_if_on_a_gpu):
     _, module, _, _ = train(last, IMAGES, steps=4)
     as_if_on_a_gpu.clear()
     module.eval()
@@ -252,33 +254,33 @@ def test_in_evaluation_it_is_torch(site, as_if_on_a_gpu):
     assert as_if_on_a_gpu == []
 
 
-def test_what_is_saved_is_torchs(site, as_if_on_a_gpu):
+def test_a_saved_model_contains_only_torch_classes(site, as_if_on_a_gpu):
     _, module, _, _ = train(last, IMAGES, steps=4)
     saved = io.BytesIO()
     torch.save(module.body, saved)
     assert b"hotlap" not in saved.getvalue()
 
 
-def test_closing_it_puts_torchs_forward_back(site, as_if_on_a_gpu):
+def test_closing_restores_torchs_forward(site, as_if_on_a_gpu):
     classes = (nn.modules.batchnorm._BatchNorm, nn.ReLU, nn.Sequential)
-    before = [dict(vars(one)) for one in classes]
+    before = [dict(vars(norm)) for norm in classes]
     train(last, IMAGES, steps=4)
-    assert [dict(vars(one)) for one in classes] != before
+    assert [dict(vars(norm)) for norm in classes] != before
     site.close()
-    assert [dict(vars(one)) for one in classes] == before
+    assert [dict(vars(norm)) for norm in classes] == before
 
 
-def test_models_without_them(site):
+def test_has_no_effect_on_models_without_batch_norm(site):
     train(mlp, ROWS, steps=4)
     assert site.outcome.why == "the model has no BatchNorm2d"
 
 
-def test_on_a_cpu_there_is_nothing_to_do(site):
+def test_has_no_effect_on_a_cpu(site):
     train(last, IMAGES, steps=4)
-    assert (site.outcome.status, site.outcome.why) == ("no effect", "its batch normalisations are not on a GPU")
+    assert (site.outcome.status, site.outcome.why) == ("no effect", "its BatchNorm2d layers are not on a GPU")
 
 
-def test_detect():
+def test_estimates_its_gain():
     detect = entries()["norm-kernels"].detect
     seen = observation(
         models=(model(device="cuda:0", layers={"BatchNorm2d": 2}),),

@@ -1,4 +1,4 @@
-"""Which copies are changed; the copies themselves need a GPU and are tested in tests/cuda."""
+"""pinned-copies chooses which copies to change; the copies themselves need a GPU and are tested in tests/cuda."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def site():
         ("to", (HOST,), {}, False),
     ],
 )
-def test_only_copies_to_the_device_that_block(name, args, kwargs, expected):
+def test_concerns_only_blocking_copies_to_the_device(name, args, kwargs, expected):
     assert waits(name, HOST, args, kwargs) is expected
 
 
-def test_only_tensors_of_recent_batches_are_known_and_none_is_kept(site):
+def test_knows_tensors_of_recent_batches_without_keeping_them_alive(site):
     copies = Copies(site)
     site.after(site.seams.fetching, copies.fetched)
     loader = DataLoader(TensorDataset(torch.arange(40.0), torch.arange(40)), 2)
@@ -66,21 +66,21 @@ def test_only_tensors_of_recent_batches_are_known_and_none_is_kept(site):
         assert len(copies._recent) <= 4
 
 
-def test_batches_with_nothing_to_pin_are_not_looked_through_for_long_and_others_may_follow(site):
+def test_stops_searching_loaders_with_nothing_to_pin_but_still_finds_later_batches(site):
     copies = Copies(site)
-    host, elsewhere = torch.ones(2), torch.ones(2, device="meta")
+    host, foreign = torch.ones(2), torch.ones(2, device="meta")
     copies.fetched(None, (), {}, [host])
     for _ in range(3):
-        copies.fetched(None, (), {}, [elsewhere])  # of another loader, say: the copy of the first is still to come
+        copies.fetched(None, (), {}, [foreign])  # from another loader, for example: the first batch is not copied yet
     assert copies.of_a_batch(host)
-    copies.fetched(None, (), {}, [elsewhere])
+    copies.fetched(None, (), {}, [foreign])
     assert not copies._recent
-    copies.fetched(None, (), {}, {"inputs": [host], "where": elsewhere})
+    copies.fetched(None, (), {}, {"inputs": [host], "where": foreign})
     assert copies.of_a_batch(host)
-    assert not copies.of_a_batch(elsewhere)
+    assert not copies.of_a_batch(foreign)
 
 
-def test_what_resident_data_watches_is_only_seen_to_be_copied(site):
+def test_resident_data_still_sees_watched_batches_copied(site):
     apply(site)
     learning = DeviceLeaves(frozenset({"meta"}))
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_what_resident_data_watches_is_only_seen_to_be_copied(site):
     assert learning.devices == {0: torch.device("meta")}
 
 
-def test_other_uses_of_to_are_as_they_were_and_closing_leaves_nothing(site):
+def test_other_uses_of_to_are_unchanged_and_closing_leaves_nothing(site):
     before = torch.Tensor.to, torch.Tensor.cuda, dict(vars(torch.Tensor))
     apply(site)
     for inputs, targets in DataLoader(TensorDataset(torch.arange(4.0), torch.arange(4)), 2):

@@ -1,4 +1,4 @@
-"""print-thread: every line arrives, in its order, by another thread; and when it leaves print alone."""
+"""print-thread writes every line in order from another thread, and leaves print alone where that is not safe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def step():
 
 @pytest.fixture
 def on(monkeypatch):
-    """Puts stdout there; to be called in the test itself, because pytest sets its own before."""
+    """Redirects stdout; tests call it themselves, because pytest sets its own stdout before they run."""
 
     def put(stdout):
         monkeypatch.setattr(sys, "stdout", stdout)
@@ -55,7 +55,7 @@ def on(monkeypatch):
     return put
 
 
-def test_lines_are_written_by_another_thread_in_their_order(on):
+def test_lines_are_written_by_another_thread_in_order(on):
     terminal = on(Terminal())
     with left_as_found(), hotlap.enable(None, with_=[NAME]) as enabled:
         step()
@@ -68,10 +68,10 @@ def test_lines_are_written_by_another_thread_in_their_order(on):
     assert terminal.getvalue().splitlines() == [*expected, "direct", "after"]
     assert sys.stdout is terminal
     (outcome,) = enabled.outcomes
-    assert (outcome.status, outcome.why) == ("applied", "lines of print are written every 50 ms")
+    assert (outcome.status, outcome.why) == ("applied", "printed lines are written every 50 ms")
 
 
-def test_they_come_without_anybody_asking(on):
+def test_lines_appear_without_another_print_or_flush(on):
     terminal = on(Terminal())
     with left_as_found(), hotlap.enable(None, with_=[NAME]):
         step()
@@ -84,7 +84,7 @@ def test_they_come_without_anybody_asking(on):
         assert threading.current_thread().name not in terminal.writers
 
 
-def test_a_stream_that_collects_lines_itself_is_left_alone(on):
+def test_a_stream_that_buffers_lines_itself_is_left_alone(on):
     stdout = on(io.StringIO())
     with left_as_found(), hotlap.enable(None, with_=[NAME]) as enabled:
         step()
@@ -95,7 +95,7 @@ def test_a_stream_that_collects_lines_itself_is_left_alone(on):
     assert enabled.outcomes[0].status == "no effect"
 
 
-def test_before_the_first_step_nothing_is_changed(on):
+def test_nothing_changes_before_the_first_step(on):
     terminal = on(Terminal())
     with left_as_found(), hotlap.enable(None, with_=[NAME]):
         print("at once")
@@ -103,7 +103,7 @@ def test_before_the_first_step_nothing_is_changed(on):
         assert sys.stdout is terminal
 
 
-def test_a_pipe_that_broke_is_met_by_the_next_print(on):
+def test_the_next_print_raises_for_a_broken_pipe(on):
     on(Broken())
     with left_as_found(), hotlap.enable(None, with_=[NAME]):
         step()
@@ -113,7 +113,7 @@ def test_a_pipe_that_broke_is_met_by_the_next_print(on):
             print("met")
 
 
-def test_wrong_arguments_are_refused_by_print_itself(on):
+def test_print_itself_rejects_wrong_arguments(on):
     on(Terminal())
     with left_as_found(), hotlap.enable(None, with_=[NAME]):
         step()
@@ -121,7 +121,7 @@ def test_wrong_arguments_are_refused_by_print_itself(on):
             print("text", ending="")
 
 
-def test_a_line_that_cannot_be_encoded_fails_where_it_is_printed_and_takes_no_other_along(on):
+def test_an_unencodable_line_fails_where_it_is_printed_and_loses_no_other(on):
     written = io.BytesIO()
     on(io.TextIOWrapper(written, encoding="ascii", line_buffering=True))
     with left_as_found(), hotlap.enable(None, with_=[NAME]):
@@ -152,21 +152,21 @@ raise SystemExit(3) if sys.argv[1:] else RuntimeError("as the program ends")
 
 
 @pytest.mark.parametrize("arguments", [[], ["quietly"], ["replaced"]])
-def test_a_program_prints_the_same_whatever_ends_it(arguments, tmp_path):
+def test_output_is_the_same_however_the_program_ends(arguments, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     command = warmed([sys.executable, str(script), *arguments])
     whole = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), "--with", NAME, *command]
-    alone, under = (
-        subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
-        for words in (command, whole)
+    alone, ours = (
+        subprocess.run(command_line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+        for command_line in (command, whole)
     )
-    assert under.stdout == alone.stdout
-    assert under.returncode == alone.returncode != 0
-    assert "applied: print-thread (lines of print are written every 50 ms)" in under.stderr
-    assert ("RuntimeError: as the program ends" in under.stderr) == (not arguments)
+    assert ours.stdout == alone.stdout
+    assert ours.returncode == alone.returncode != 0
+    assert "applied: print-thread (printed lines are written every 50 ms)" in ours.stderr
+    assert ("RuntimeError: as the program ends" in ours.stderr) == (not arguments)
 
 
-def test_nothing_is_promised_and_no_plan_has_it():
+def test_promises_no_gain_and_is_in_no_automatic_plan():
     assert detect(observation()) is None
     assert not hotlap.catalog.entries()[NAME].automatic

@@ -1,4 +1,4 @@
-"""Marks for a profiler: left out while none is running, complete while one is."""
+"""Profiler marks are left out while no profiler runs, and complete while one does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def at_work():
         yield enabled
 
 
-def test_no_mark_is_made_while_no_profiler_runs(entered):
+def test_makes_no_mark_while_no_profiler_runs(entered):
     plain = train()
     assert {STEP, ZERO} <= set(entered)
     entered.clear()
@@ -63,10 +63,12 @@ def profiled():
     cpu = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=cpu) as profile, torch.profiler.record_function("mine"):
         train()
-    return {one.key: one.count for one in profile.key_averages() if "#" in one.key or one.key == "mine"}
+    return {
+        average.key: average.count for average in profile.key_averages() if "#" in average.key or average.key == "mine"
+    }
 
 
-def test_a_profile_shows_what_it_showed_before():
+def test_a_profile_is_unchanged():
     plain = profiled()
     assert plain[STEP] == 4
     with hotlap.enable(None, with_=["profiler-marks"]):
@@ -75,7 +77,7 @@ def test_a_profile_shows_what_it_showed_before():
         train()
 
 
-def test_a_mark_open_when_a_profiler_starts_or_stops(at_work):
+def test_handles_a_mark_open_when_a_profiler_starts_or_stops(at_work):
     mark = torch.profiler.record_function("outer")
     profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     with mark:
@@ -86,7 +88,7 @@ def test_a_mark_open_when_a_profiler_starts_or_stops(at_work):
         pass
 
 
-def test_an_execution_trace_without_a_profiler_shows_all_marks(at_work, entered, tmp_path):
+def test_an_execution_trace_without_a_profiler_has_all_marks(at_work, entered, tmp_path):
     observer = torch.profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "trace.json"))
     train()
     assert entered == []
@@ -99,42 +101,42 @@ def test_an_execution_trace_without_a_profiler_shows_all_marks(at_work, entered,
     assert entered.count(STEP) == 4
 
 
-def test_a_mark_open_when_it_is_taken_back():
+def test_handles_a_mark_open_when_it_is_closed():
     enabled = hotlap.enable(None, with_=["profiler-marks"])
     with torch.profiler.record_function("open"):
         hotlap.disable()
     assert enabled.outcomes[0].status == "applied"
 
 
-def test_a_mark_used_again_under_a_profiler_is_seen(at_work):
+def test_a_mark_reused_under_a_profiler_is_recorded(at_work):
     mark = torch.profiler.record_function("again")
     with mark:
         pass
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, mark:
         pass
-    assert [one.count for one in profile.key_averages() if one.key == "again"] == [1]
+    assert [average.count for average in profile.key_averages() if average.key == "again"] == [1]
 
 
-def test_a_future_is_told_of_the_end(at_work):
+def test_marks_still_end_with_a_future(at_work):
     future = torch.futures.Future()
     with torch.profiler.record_function("asynchronous") as mark:
-        told = mark._call_end_callbacks_on_future(future)
+        answer = mark._call_end_callbacks_on_future(future)
     future.set_result(3)
-    assert told.wait() == 3
+    assert answer.wait() == 3
 
 
-def test_an_error_inside_passes_through(at_work):
+def test_an_error_inside_a_mark_passes_through(at_work):
     with pytest.raises(ValueError, match="mine"), torch.profiler.record_function("failing"):
         raise ValueError("mine")
 
 
-def test_a_profiler_that_may_be_started_from_outside(monkeypatch):
+def test_leaves_marks_alone_when_a_profiler_may_be_started_from_outside(monkeypatch):
     monkeypatch.setenv("KINETO_USE_DAEMON", "1")
     with hotlap.enable(None, with_=["profiler-marks"]) as enabled:
         train()
         assert "started from outside" in enabled.outcomes[0].why
 
 
-def test_the_most_it_can_gain():
+def test_estimates_the_most_it_can_gain():
     assert detect(observation(step=1.0)).most == pytest.approx(0.1)
     assert detect(observation(step=0.01)).most == 1.0

@@ -1,4 +1,4 @@
-"""tqdm draws seldom, shows the newest text in the end, and prints are as they were."""
+"""tqdm draws rarely, shows the newest text at the end, and prints are unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draws(text: str) -> int:
     return text.count("\r")
 
 
-def test_a_bar_that_is_redrawn_with_every_step_is_drawn_once_a_second(capsys):
+def test_a_bar_redrawn_at_every_step_is_drawn_once_a_second(capsys):
     loop(tqdm(range(50)))
     plainly = capsys.readouterr().err
     with hotlap.enable(None, with_=["progress-rate"]) as enabled:
@@ -46,7 +46,7 @@ def test_a_bar_that_is_redrawn_with_every_step_is_drawn_once_a_second(capsys):
     assert "every 1 s" in enabled.outcomes[0].why
 
 
-def test_what_the_program_chose_stays():
+def test_settings_chosen_by_the_program_stay():
     file = io.StringIO()
     with hotlap.enable(None, with_=["progress-rate=7"]) as enabled:
         assert tqdm(range(3), mininterval=0.01, disable=False).mininterval == 0.01
@@ -58,16 +58,16 @@ def test_what_the_program_chose_stays():
     assert draws(file.getvalue()) > 100
 
 
-def test_bars_that_are_not_drawn_are_not_said_to_be_drawn_seldom():
+def test_disabled_bars_are_reported_as_no_effect():
     with hotlap.enable(None, with_=["progress-rate"]) as enabled:
         assert tqdm(range(3), disable=None).disable, "stderr is no terminal"
         assert (enabled.outcomes[0].status, enabled.outcomes[0].why) == (
             "no effect",
-            "the bars of the program are not drawn",
+            "the program's bars are disabled",
         )
 
 
-def test_arguments_of_a_bar_reach_it():
+def test_arguments_reach_the_bar():
     with hotlap.enable(None, with_=["progress-rate"]):
         bar = tqdm(range(3), "text", 3)
         bar.set_postfix({"a": 1}, False, b=2)
@@ -77,7 +77,7 @@ def test_arguments_of_a_bar_reach_it():
     assert (bar.desc, bar.postfix, bar.total) == ("done", "later", 3)
 
 
-def test_closing_leaves_tqdm_as_it_was():
+def test_closing_restores_tqdm():
     before = dict(vars(tqdm_std.tqdm))
     with hotlap.enable(None, with_=["progress-rate"]):
         assert vars(tqdm_std.tqdm)["set_postfix"] is not before["set_postfix"]
@@ -85,8 +85,8 @@ def test_closing_leaves_tqdm_as_it_was():
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_tqdm_may_be_imported_when_it_likes_or_be_missing(when, tmp_path):
-    """A program without tqdm runs as it does; one that imports it late gets it."""
+def test_tqdm_may_be_imported_at_any_time_or_be_missing(when, tmp_path):
+    """A program without tqdm runs unchanged; a program that imports it late is still served."""
     block = "import sys\nsys.modules['tqdm'] = None\nimport torch\n" if when == "before" else "import torch\n"
     script = tmp_path / "train.py"
     script.write_text(
@@ -98,7 +98,7 @@ def test_tqdm_may_be_imported_when_it_likes_or_be_missing(when, tmp_path):
     assert ran.stdout == ("no effect\n" if when == "before" else "applied\n"), ran.stderr
 
 
-def test_lines_printed_by_a_program_all_arrive_in_order(tmp_path, tmp_path_factory):
+def test_all_printed_lines_arrive_in_order(tmp_path, tmp_path_factory):
     import subprocess
 
     command = [sys.executable, "-m", "hotlap", "run", "--run-dir", "kept", "--with", "progress-rate"]
@@ -110,7 +110,7 @@ def test_lines_printed_by_a_program_all_arrive_in_order(tmp_path, tmp_path_facto
     assert ran.returncode == 0
 
 
-def test_what_it_could_gain_is_the_rest_where_bars_are_likely():
+def test_estimates_its_gain_from_unattributed_time_where_bars_are_likely():
     from hotlap.catalog.progress_rate.detect import detect
 
     assert detect(observation(shares={"rest": 0.2})) is None

@@ -1,4 +1,4 @@
-"""recurrent: weights that came apart are put together once."""
+"""recurrent flattens separated weights once."""
 
 import copy
 import importlib
@@ -30,51 +30,51 @@ def site():
 
 
 def in_one_piece(layer):
-    """As torch does on a GPU: matrices first, then biases, views of one storage."""
-    weights = sorted(layer._flat_weights, key=lambda one: -one.dim())
-    piece = torch.cat([one.detach().flatten() for one in weights])
+    """Flattens the weights as torch does on a GPU: matrices first, then biases, as views of one storage."""
+    weights = sorted(layer._flat_weights, key=lambda weight: -weight.dim())
+    piece = torch.cat([weight.detach().flatten() for weight in weights])
     start = 0
-    for one in weights:
-        one.data = piece[start : start + one.numel()].view_as(one)
-        start += one.numel()
+    for weight in weights:
+        weight.data = piece[start : start + weight.numel()].view_as(weight)
+        start += weight.numel()
 
 
-def test_what_counts_as_flat():
+def test_recognises_flat_weights():
     layer = nn.LSTM(3, 5, num_layers=2)
     assert not recurrent.is_flat(layer)
     in_one_piece(layer)
     assert recurrent.is_flat(layer)
-    assert not recurrent.is_flat(copy.deepcopy(layer))  # a copy comes apart
+    assert not recurrent.is_flat(copy.deepcopy(layer))  # a copy has separate weights
 
 
-def test_one_storage_in_another_order_is_not_flat():
+def test_weights_in_one_storage_but_another_order_are_not_flat():
     layer = nn.LSTM(3, 5, num_layers=2)
     nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(layer.parameters()), layer.parameters())
     assert not recurrent.is_flat(layer)
 
 
-def test_weights_that_came_apart_are_put_together(site, monkeypatch):
+def test_separated_weights_are_flattened_again(site, monkeypatch):
     monkeypatch.setattr(recurrent, "on_gpu", lambda _: True)
 
-    def first_step(step, *_):  # not earlier: moving the model would have them put together
+    def first_step(step, *_):  # not earlier: moving the model would flatten them again
         monkeypatch.setattr(nn.LSTM, "flatten_parameters", in_one_piece)
 
     _, module, _, _ = train(Recurrent, SERIES, steps=4, between=first_step)
-    assert site.outcome.why == "1 of 1 layers had their weights copied together at every call"
+    assert site.outcome.why == "1 of 1 layers had their weights copied into one block at every call"
     assert recurrent.is_flat(module.lstm)
 
 
-def test_on_a_cpu_there_is_nothing_to_do(site):
+def test_has_no_effect_on_a_cpu(site):
     train(Recurrent, SERIES, steps=4)
     assert site.outcome.status == "no effect"
 
 
-def test_models_without_recurrent_layers(site):
+def test_has_no_effect_on_models_without_recurrent_layers(site):
     train(mlp, ROWS, steps=4)
     assert site.outcome.why == "the model has no recurrent layers"
 
 
-def test_detect():
+def test_estimates_its_gain():
     detect = entries()["recurrent"].detect
     seen = observation(
         models=(model(device="cuda:0", layers={"LSTM": 1}),), device=device(8.0, kernels=(kernel("copy", 0.5),))

@@ -1,4 +1,4 @@
-"""recurrent-kernels: calls of recurrent layers go another way; the layers stay as they are."""
+"""recurrent-kernels redirects calls of recurrent layers; the layers stay unchanged."""
 
 import importlib
 import io
@@ -32,44 +32,46 @@ def site():
 
 @pytest.fixture
 def as_if_on_a_gpu(monkeypatch):
-    """The layers count as if they were there, and are run by the same algorithm in plain torch."""
+    """Layers count as on a GPU, and the same algorithm in plain torch runs them."""
     monkeypatch.setattr(swapping, "on_gpu", lambda _: True)
     walked = []
 
     forward = recurrence_steps.forward
-    monkeypatch.setattr(recurrence_steps, "forward", lambda name, one: walked.append(one.kind) or forward(name, one))
+    monkeypatch.setattr(
+        recurrence_steps, "forward", lambda name, steps: walked.append(steps.kind) or forward(name, steps)
+    )
     with selection.forced("torch"):
         yield walked
 
 
-def test_calls_of_the_layers_go_our_way_and_train_alike(site, as_if_on_a_gpu):
+def test_layers_use_the_kernels_and_train_alike(site, as_if_on_a_gpu):
     with selection.forced("cudnn"):  # torch's own path
         expected, _, _, _ = train(Recurrent, SERIES, steps=8)
     assert as_if_on_a_gpu == []
     losses, module, _, _ = train(Recurrent, SERIES, steps=8)
     assert losses == pytest.approx(expected, rel=1e-5)
     assert site.outcome.status == "applied"
-    assert site.outcome.why == "1 of 1 recurrent layers, by whichever way is fastest for their shape"
-    assert len(as_if_on_a_gpu) >= 5  # from the moment the root is known
+    assert site.outcome.why == "1 of 1 recurrent layers, each run the fastest way for its shape"
+    assert len(as_if_on_a_gpu) >= 5  # once the root is known
     assert type(module.lstm) is nn.LSTM
     assert "forward" not in vars(module.lstm)
 
 
-def test_only_layers_of_a_root_go_our_way(site, as_if_on_a_gpu):
+def test_only_layers_of_a_root_use_the_kernels(site, as_if_on_a_gpu):
     train(Recurrent, SERIES, steps=4)
     as_if_on_a_gpu.clear()
     nn.LSTM(3, 5)(torch.randn(4, 2, 3))
     assert as_if_on_a_gpu == []
 
 
-def test_what_is_saved_is_torchs(site, as_if_on_a_gpu):
+def test_a_saved_model_contains_only_torch_classes(site, as_if_on_a_gpu):
     _, module, _, _ = train(Recurrent, SERIES, steps=4)
     saved = io.BytesIO()
     torch.save(module.lstm, saved)
     assert b"hotlap" not in saved.getvalue()
 
 
-def test_closing_it_puts_torchs_forward_back(site, as_if_on_a_gpu):
+def test_closing_restores_torchs_forward(site, as_if_on_a_gpu):
     before = dict(vars(nn.LSTM))
     train(Recurrent, SERIES, steps=4)
     site.close()
@@ -79,22 +81,22 @@ def test_closing_it_puts_torchs_forward_back(site, as_if_on_a_gpu):
     assert as_if_on_a_gpu == []
 
 
-def test_on_a_cpu_there_is_nothing_to_do(site):
+def test_has_no_effect_on_a_cpu(site):
     train(Recurrent, SERIES, steps=4)
     assert (site.outcome.status, site.outcome.why) == ("no effect", "its recurrent layers are not on a GPU")
 
 
-def test_models_without_recurrent_layers(site):
+def test_has_no_effect_on_models_without_recurrent_layers(site):
     train(mlp, ROWS, steps=4)
-    assert site.outcome.why == "the model has no LSTM and no GRU"
+    assert site.outcome.why == "the model has no LSTM or GRU"
 
 
-def test_layers_with_projections_or_a_forward_of_their_own_are_left_alone(site, as_if_on_a_gpu):
+def test_layers_with_projections_or_a_custom_forward_are_left_alone(site, as_if_on_a_gpu):
     class Own(nn.LSTM):
         def forward(self, x, hx=None):
             return super().forward(x, hx)
 
-    assert swapping.why_none([Own(3, 4)]) == "its recurrent layers have projections or a forward of their own"
+    assert swapping.why_none([Own(3, 4)]) == "its recurrent layers have projections or a custom forward"
 
 
 class Dropping(Recurrent):
@@ -104,14 +106,14 @@ class Dropping(Recurrent):
 
 
 def test_layers_that_draw_random_numbers_are_left_alone(site, as_if_on_a_gpu):
-    """They would draw others than cuDNN: more than rounding."""
+    """The kernels would draw other numbers than cuDNN, which is more than rounding."""
     train(Dropping, SERIES, steps=4)
     assert as_if_on_a_gpu == []
     assert site.outcome.status == "no effect"
-    assert "would draw other random numbers" in site.outcome.why
+    assert "would draw different random numbers" in site.outcome.why
 
 
-def test_detect():
+def test_estimates_its_gain():
     detect = entries()["recurrent-kernels"].detect
     seen = observation(
         models=(model(device="cuda:0", layers={"GRU": 2}),), device=device(8.0, kernels=(kernel("recurrent", 0.5),))

@@ -1,4 +1,4 @@
-"""A dataset that is changed, between epochs or within one, is noticed wherever the change is."""
+"""resident-data notices a change of a dataset between epochs or within one, wherever the change is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hotlap.loading import state
 from hotlap.loading.identity import AlsoOfLists
 from tests.catalog.resident import be_patient, outcome, resident
 
-TOTAL = 120  # so many that the items compared at the start of an epoch will hardly show one
+TOTAL = 120  # so many that the items compared at the start of an epoch rarely include a changed one
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +40,9 @@ class Rows(Dataset):
     def __init__(self):
         self.array = np.arange(TOTAL, dtype=np.float32)
         self.tensor = torch.arange(TOTAL, dtype=torch.float32)
-        self.numbers = [float(one) for one in range(TOTAL)]
-        self.pairs = [(one, f"name {one}") for one in range(TOTAL)]
-        self.records = {one: Record(one, [one]) for one in range(TOTAL)}
+        self.numbers = [float(row) for row in range(TOTAL)]
+        self.pairs = [(row, f"name {row}") for row in range(TOTAL)]
+        self.records = {row: Record(row, [row]) for row in range(TOTAL)}
         self.options = {"deep": [{"scale": 1.0}]}
         self.bytes = bytearray(TOTAL)
         self.shift = 0
@@ -82,18 +82,18 @@ CHANGES = {
 }
 
 
-def train(change, **how):
-    """An epoch before the change and two after it."""
+def train(change, **options):
+    """Reads one epoch before the change and two after it."""
     rows = Rows()
     torch.manual_seed(0)
-    loader = DataLoader(rows, 20, shuffle=True, **how)
+    loader = DataLoader(rows, 20, shuffle=True, **options)
     seen = list(loader)
     change(rows)
     return seen + list(loader) + list(loader)
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_between_epochs(change):
+def test_a_change_between_epochs_is_seen(change):
     plain = train(change)
     with resident() as enabled:
         assert same(torch, train(change), plain)
@@ -102,16 +102,16 @@ def test_between_epochs(change):
         assert same(torch, train(change), plain)
 
 
-def test_what_stays_as_it_is_stays_kept():
+def test_unchanged_data_stays_kept():
     plain = train(lambda rows: None)
     with resident() as enabled:
         assert same(torch, train(lambda rows: None), plain)
-        assert "given up" not in outcome(enabled).why
+        assert "disabled later" not in outcome(enabled).why
 
 
 @pytest.mark.parametrize("change", ["an attribute", "a nested option", "a tensor"])
 @pytest.mark.parametrize("entry", ["resident-data", "sample-cache"])
-def test_within_an_epoch(change, entry):
+def test_a_change_within_an_epoch_is_seen(change, entry):
     def epochs():
         rows, seen = Rows(), []
         torch.manual_seed(0)
@@ -128,13 +128,13 @@ def test_within_an_epoch(change, entry):
         assert same(torch, epochs(), plain)
 
 
-@pytest.mark.parametrize("each", [8, 64])
-def test_a_tensor_dataset_written_into_while_it_is_read(each):
+@pytest.mark.parametrize("batch_size", [8, 64])
+def test_a_tensor_dataset_may_be_written_to_while_it_is_read(batch_size):
     def epochs():
         values = torch.arange(4096, dtype=torch.float32).reshape(512, 8).clone()
         torch.manual_seed(0)
         seen = []
-        for number, (batch,) in enumerate(DataLoader(TensorDataset(values), each, shuffle=True)):
+        for number, (batch,) in enumerate(DataLoader(TensorDataset(values), batch_size, shuffle=True)):
             seen.append(batch.clone())
             if number % 3 == 0:
                 values.mul_(2)
@@ -165,7 +165,7 @@ class Large(Dataset):
         return self.values[index] * 2
 
 
-def test_a_collate_object_made_anew_for_each_loader_reads_one_store():
+def test_equal_collate_objects_share_one_store():
     assert same_function(Stacking(), Stacking())
     assert not same_function(Stacking(), Stacking(2.0))
     rows = Large()
@@ -173,23 +173,23 @@ def test_a_collate_object_made_anew_for_each_loader_reads_one_store():
         for _ in range(4):
             list(DataLoader(rows, 4, collate_fn=Stacking()))
         assert outcome(enabled).status == "applied"
-        assert "given up" not in outcome(enabled).why
+        assert "disabled later" not in outcome(enabled).why
 
 
-def test_a_dataset_read_in_ever_new_ways_is_given_up():
+def test_gives_up_a_dataset_read_in_a_new_way_each_time():
     rows, references = Large(), []
     with resident() as enabled:
         for number in range(4):
             collate = Stacking(float(number))
             references.append(weakref.ref(collate))
             list(DataLoader(rows, 4, collate_fn=collate))
-        assert "made anew each time" in outcome(enabled).why
+        assert "a new one each time" in outcome(enabled).why
         del collate
         gc.collect()
-        assert [one() for one in references] == [None] * 4
+        assert [reference() for reference in references] == [None] * 4
 
 
-def test_lists_that_are_gone_are_not_kept_alive_for_ever():
+def test_deleted_lists_are_not_kept_alive():
     known = AlsoOfLists()
     for number in range(5):
         known.put([number], number)
@@ -205,7 +205,7 @@ def scaled(value):
 
 class FromGlobals(Dataset):
     shift = 0.0
-    table = [float(one) for one in range(TOTAL)]  # noqa: RUF012
+    table = [float(row) for row in range(TOTAL)]  # noqa: RUF012
 
     def __len__(self):
         return TOTAL
@@ -223,7 +223,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("change", ELSEWHERE.values(), ids=ELSEWHERE.keys())
-def test_what_the_code_names_is_looked_at_too(change):
+def test_objects_named_in_the_code_are_checked_too(change):
     data = FromGlobals()
     with resident() as enabled:
         list(DataLoader(data, 20))
@@ -234,7 +234,7 @@ def test_what_the_code_names_is_looked_at_too(change):
 
 
 @pytest.mark.parametrize("change", ["a global setting", "an attribute of the class"])
-def test_what_the_code_names_is_looked_at_within_an_epoch(change):
+def test_objects_named_in_the_code_are_checked_within_an_epoch(change):
     data = FromGlobals()
     with resident():
         for number, batch in enumerate(DataLoader(data, 20)):
@@ -244,7 +244,7 @@ def test_what_the_code_names_is_looked_at_within_an_epoch(change):
                 ELSEWHERE[change](data)
 
 
-def test_what_takes_longer_to_look_through_than_to_fetch_is_refused(monkeypatch):
+def test_refuses_data_that_is_slower_to_check_than_to_fetch(monkeypatch):
     monkeypatch.setattr(state, "ALWAYS", -1.0)
     monkeypatch.setattr(state, "OFTEN", 0.0)
     with resident() as enabled:
@@ -253,13 +253,13 @@ def test_what_takes_longer_to_look_through_than_to_fetch_is_refused(monkeypatch)
         assert "takes too long" in outcome(enabled).why
 
 
-def test_datasets_made_again_and_again_are_left_alone(monkeypatch):
-    proven, kept = [], Rows()
+def test_datasets_created_again_and_again_are_left_alone(monkeypatch):
+    proven, held = [], Rows()
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
     stored = applying.stored
-    monkeypatch.setattr(applying, "stored", lambda *what: proven.append(what) or stored(*what))
+    monkeypatch.setattr(applying, "stored", lambda *args: proven.append(args) or stored(*args))
     with resident():
         for _ in range(MANY + 4):
             list(DataLoader(Rows(), 20))
-            list(DataLoader(kept, 20))  # as before
+            list(DataLoader(held, 20))  # as before
     assert len(proven) == MANY

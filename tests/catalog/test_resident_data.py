@@ -1,4 +1,4 @@
-"""Batches from the resident dataset are those of plain torch, bit by bit, and so are the random streams."""
+"""Batches from a resident dataset and the random streams equal those of plain torch, bit by bit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def strict(monkeypatch):
 
 
 class Made(Dataset):
-    """Items of a given form."""
+    """The dataset returns items of a given form."""
 
     def __init__(self, form, length=23):
         self.values = torch.randn(length, 3, 4, generator=torch.Generator().manual_seed(1))
@@ -93,7 +93,7 @@ SAMPLERS = {
 
 
 class Lazy:
-    """Draws from the global stream whenever an index is taken."""
+    """The sampler draws from the global stream whenever an index is taken."""
 
     def __init__(self, count):
         self.count = count
@@ -107,33 +107,33 @@ class Lazy:
 
 
 class Eager(Lazy):
-    """Draws when it is asked for an iterator."""
+    """The sampler draws as soon as an iterator is requested."""
 
     def __iter__(self):
         return iter(torch.randint(0, 20, (self.count,)).tolist())
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_sample(form):
+def test_keeps_every_form_of_sample(form):
     data = Made(FORMS[form])
     check(lambda: DataLoader(data, batch_size=4, shuffle=True))
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("stop", [None, 1])
-def test_every_sampler_also_when_the_loop_breaks_off(sampler, stop):
+def test_supports_every_sampler_and_loops_that_break_off(sampler, stop):
     data = Made(FORMS["pair"])
     check(lambda: DataLoader(data, **SAMPLERS[sampler](data)), stop=stop, count=3)
 
 
 @pytest.mark.parametrize("kind", [np.int64, torch.tensor, bool])
-def test_indices_that_are_no_plain_numbers_reach_the_dataset_as_they_are(kind):
+def test_unusual_index_types_reach_the_dataset_unchanged(kind):
     rows = Numbered()
-    plain = [one.dtype for one in DataLoader(rows, sampler=[kind(0), kind(1)])]
+    plain = [row.dtype for row in DataLoader(rows, sampler=[kind(0), kind(1)])]
     with resident():
         for _ in range(2):
             list(DataLoader(rows))
-            assert [one.dtype for one in DataLoader(rows, sampler=[kind(0), kind(1)])] == plain
+            assert [row.dtype for row in DataLoader(rows, sampler=[kind(0), kind(1)])] == plain
 
 
 class Numbered(Dataset):
@@ -146,7 +146,7 @@ class Numbered(Dataset):
 
 @pytest.mark.parametrize("sampler", ["shuffled", "generator", "lazy draws", "eager draws"])
 @pytest.mark.parametrize(("workers", "persistent"), [(1, False), (2, True)])
-def test_workers_take_indices_ahead_and_so_do_we(sampler, workers, persistent):
+def test_draws_indices_ahead_as_workers_do(sampler, workers, persistent):
     data = Made(FORMS["pair"])
     make = lambda: DataLoader(  # noqa: E731
         data, num_workers=workers, persistent_workers=persistent, **SAMPLERS[sampler](data)
@@ -154,30 +154,30 @@ def test_workers_take_indices_ahead_and_so_do_we(sampler, workers, persistent):
     check(make, count=3)
 
 
-def test_random_loaders():
-    """Many loaders, chosen by chance under a fixed seed."""
+def test_randomly_configured_loaders_give_the_same_batches():
+    """The loaders are chosen at random with a fixed seed."""
     chance = random.Random(3)
     for _ in range(60):
         length = chance.randint(1, 40)
         data = Made(FORMS[chance.choice(list(FORMS))], length)
         data = Subset(data, chance.sample(range(length), chance.randint(1, length))) if chance.random() < 0.3 else data
-        how = {
+        options = {
             "batch_size": chance.randint(1, 45),
             "shuffle": chance.random() < 0.5,
             "drop_last": chance.random() < 0.5,
         }
         check(
-            lambda data=data, how=how: DataLoader(data, **how),
+            lambda data=data, how=options: DataLoader(data, **how),
             count=chance.randint(1, 3),
-            status=may_be_nothing(data, how),
+            status=may_be_nothing(data, options),
         )
 
 
-def may_be_nothing(data, how):
-    return "applied" if not how["drop_last"] or len(data) >= how["batch_size"] else "no effect"
+def may_be_nothing(data, options):
+    return "applied" if not options["drop_last"] or len(data) >= options["batch_size"] else "no effect"
 
 
-def test_no_worker_is_started(monkeypatch):
+def test_starts_no_worker(monkeypatch):
     def start(*args, **kwargs):
         raise AssertionError("a worker was started")
 
@@ -186,25 +186,25 @@ def test_no_worker_is_started(monkeypatch):
         assert len(list(DataLoader(Made(FORMS["pair"]), 4, num_workers=2))) == 6
 
 
-def test_items_are_fetched_once_for_all_loaders_made_of_a_dataset(monkeypatch):
-    data, asked = Made(FORMS["pair"], 200), rows_asked_for(monkeypatch)
+def test_items_are_fetched_once_for_all_loaders_of_a_dataset(monkeypatch):
+    data, fetched = Made(FORMS["pair"], 200), rows_asked_for(monkeypatch)
     with resident():
         for _ in range(4):
             list(DataLoader(data, 10, shuffle=True))
             list(DataLoader(data, 30))
-    assert set(asked) == set(range(200))
-    assert len(asked) < 2 * 200  # some are fetched again and compared; plainly there would be 1600
+    assert set(fetched) == set(range(200))
+    assert len(fetched) < 2 * 200  # some are fetched again and compared; without hotlap there would be 1600
 
 
-def test_a_tensor_dataset_is_read_where_it_is():
+def test_a_tensor_dataset_is_read_in_place():
     data = TensorDataset(torch.randn(30, 2), torch.arange(30))
     check(lambda: DataLoader(data, 4, shuffle=True))
     with resident() as enabled:
         list(DataLoader(data, 4))
-        assert "read where it is" in outcome(enabled).why
+        assert "read in place" in outcome(enabled).why
 
 
-def test_what_the_program_does_to_a_batch_stays_in_the_batch():
+def test_writing_to_a_batch_does_not_change_the_data():
     data = TensorDataset(torch.ones(8, 2))
     with resident():
         for _ in range(2):
@@ -237,7 +237,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("draw", DRAWS)
-def test_random_augmentation_is_refused_and_its_streams_are_where_they_were(draw):
+def test_refuses_random_augmentation_without_moving_its_random_streams(draw):
     def make():
         OWN["torch"].manual_seed(0)
         OWN["python"].seed(0)
@@ -247,12 +247,12 @@ def test_random_augmentation_is_refused_and_its_streams_are_where_they_were(draw
     check(make, status="refused")
 
 
-def test_items_that_differ_without_drawing_are_refused():
+def test_refuses_items_that_differ_without_drawing():
     count = iter(range(10**6))
     data = Augmented(lambda: next(count))
     with resident() as enabled:
         list(DataLoader(data, 4))
-        assert "takes the next of an iterator" in outcome(enabled).why
+        assert "advances an iterator" in outcome(enabled).why
 
 
 REFUSALS = {
@@ -264,7 +264,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_what_cannot_be_stacked_is_refused(kind):
+def test_refuses_samples_that_cannot_be_stacked(kind):
     form, why = REFUSALS[kind]
     data = Made(form)
     with resident() as enabled, pytest.MonkeyPatch.context() as patch:
@@ -274,12 +274,12 @@ def test_what_cannot_be_stacked_is_refused(kind):
             list(loader)
         except TypeError:
             assert kind == "objects"  # torch's own error
-        told = outcome(enabled)
-        assert told.status == "refused"
-        assert any(word in told.why for word in why.split("|")), told
+        result = outcome(enabled)
+        assert result.status == "refused"
+        assert any(word in result.why for word in why.split("|")), result
 
 
-def test_one_odd_item_far_in_is_found_while_filling():
+def test_finds_a_single_odd_item_while_filling():
     data = Made(lambda x, i: x if i != 1234 else x[:1], 2000)
     plain = [batch.shape for batch in DataLoader(data, 1)]
     with resident() as enabled:
@@ -287,7 +287,7 @@ def test_one_odd_item_far_in_is_found_while_filling():
         assert outcome(enabled).status == "refused"
 
 
-def test_an_item_that_cannot_be_fetched_is_the_users_error_at_its_time():
+def test_an_item_that_cannot_be_fetched_raises_when_the_user_reaches_it():
     def form(x, i):
         if i == 20:
             raise KeyError("no such item")
@@ -302,7 +302,7 @@ def test_an_item_that_cannot_be_fetched_is_the_users_error_at_its_time():
         assert "no such item" in outcome(enabled).why
 
 
-def test_a_stream_and_whole_batches_are_left_alone():
+def test_iterable_datasets_and_whole_batches_are_left_alone():
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(range(4))
@@ -319,7 +319,7 @@ def test_a_stream_and_whole_batches_are_left_alone():
 
 
 @pytest.mark.parametrize("change", ["values", "length"])
-def test_a_dataset_that_changes_between_epochs_goes_back_to_its_own_way(change):
+def test_a_dataset_that_changes_between_epochs_is_fetched_again(change):
     def train(data):
         seen = []
         loader = DataLoader(data, 4)
@@ -335,10 +335,10 @@ def test_a_dataset_that_changes_between_epochs_goes_back_to_its_own_way(change):
     plain = train(Made(FORMS["pair"]))
     with resident() as enabled:
         assert same(torch, train(Made(FORMS["pair"])), plain)
-        assert "given up later" in outcome(enabled).why
+        assert "disabled later" in outcome(enabled).why
 
 
-def test_too_little_memory_is_refused(monkeypatch):
+def test_refuses_when_memory_is_too_small(monkeypatch):
     from hotlap.catalog.resident_data import store
 
     monkeypatch.setattr(store, "host_memory", lambda: 1000.0)
@@ -350,17 +350,17 @@ def test_too_little_memory_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_dataset_that_takes_long_is_kept_as_the_first_epoch_goes(monkeypatch, workers, persistent):
+def test_a_slow_dataset_is_kept_during_the_first_epoch(monkeypatch, workers, persistent):
     for name in ("EAGER", "AT_FIRST"):
         monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], name, -1.0)
     data = Made(FORMS["dict"])
-    how = {"num_workers": workers, "persistent_workers": persistent and workers > 0}
-    check(lambda: DataLoader(data, 4, shuffle=True, **how), count=4)
-    check(lambda: DataLoader(data, 4, sampler=Lazy(12), **how), count=4)
+    options = {"num_workers": workers, "persistent_workers": persistent and workers > 0}
+    check(lambda: DataLoader(data, 4, shuffle=True, **options), count=4)
+    check(lambda: DataLoader(data, 4, sampler=Lazy(12), **options), count=4)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_lazily_opened_file_is_closed_again_where_workers_would_have_opened_it(workers, tmp_path):
+def test_closes_lazily_opened_files_that_workers_would_have_opened(workers, tmp_path):
     class Lazily(Dataset):
         def __init__(self, path):
             self.path, self.file = path, None
@@ -381,7 +381,7 @@ def test_a_lazily_opened_file_is_closed_again_where_workers_would_have_opened_it
     assert (data.file is None) == bool(workers)
 
 
-def test_enabled_in_the_middle_of_training_with_persistent_workers():
+def test_may_be_enabled_mid_training_with_persistent_workers():
     data = Made(FORMS["pair"])
 
     def train(then):
@@ -393,20 +393,20 @@ def test_enabled_in_the_middle_of_training_with_persistent_workers():
     assert same(torch, train(resident), plain)
 
 
-def test_nothing_is_left_when_it_is_disabled():
+def test_disabling_leaves_nothing_behind():
     data, loader_class = Made(FORMS["pair"]), DataLoader
     before = dict(vars(loader_class)), dict(vars(torch.utils.data.dataloader._BaseDataLoaderIter))
     loader = DataLoader(data, 4)
-    kept = dict(vars(loader))
+    attributes = dict(vars(loader))
     with resident():
         iterator = iter(loader)
         next(iterator)
-    assert len(list(iterator)) == 5  # the epoch under way goes on
+    assert len(list(iterator)) == 5  # the running epoch continues
     assert (dict(vars(loader_class)), dict(vars(torch.utils.data.dataloader._BaseDataLoaderIter))) == before
-    assert vars(loader) == kept
+    assert vars(loader) == attributes
 
 
-def test_iterating_within_inference_mode_first():
+def test_the_first_epoch_may_run_in_inference_mode():
     data = Made(FORMS["pair"])
     with resident():
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""A dataset that its loader would have fetched by workers, fetched once before the first batch or as they go."""
+"""A dataset of a loader with workers is fetched once, before the first batch or as the workers go."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def strict(monkeypatch):
 
 @pytest.fixture
 def filled(monkeypatch):
-    """How many items were fetched before the first batch."""
+    """Records how many items were fetched before the first batch."""
     done, fill = [], Store.fill
 
-    def noted(store, *args, **how):
-        fill(store, *args, **how)
+    def noted(store, *args, **kwargs):
+        fill(store, *args, **kwargs)
         done.append(store.missing)
 
     monkeypatch.setattr(Store, "fill", noted)
@@ -59,30 +59,30 @@ class Failing(Rows):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_sample(form, filled):
+def test_keeps_every_form_of_sample(form, filled):
     data = Made(FORMS[form])
     check(lambda: DataLoader(data, 4, shuffle=True, num_workers=2, generator=torch.Generator().manual_seed(5)), count=1)
     assert filled == [0.0]
 
 
-def test_more_workers_than_items(filled):
+def test_works_with_more_workers_than_items(filled):
     data = Made(FORMS["pair"], length=2)
     check(lambda: DataLoader(data, 4, shuffle=True, num_workers=5))
     assert filled == [0.0]
 
 
-def test_small_parts_of_samples_are_handed_over(filled):
+def test_small_parts_of_samples_are_transferred(filled):
     data = Notes()
     check(lambda: DataLoader(data, 4, shuffle=True, collate_fn=numbered, num_workers=2))
     assert filled == [0.0]
 
 
-def test_an_error_of_the_dataset_comes_from_its_worker_as_without_us(filled):
+def test_a_dataset_error_is_raised_from_its_worker_as_without_hotlap(filled):
     with resident(), pytest.raises(KeyError, match="Caught KeyError in DataLoader worker process"):
         list(DataLoader(Failing(), 4, num_workers=2))
 
 
-def test_workers_that_are_no_forks_are_left_to_fetch_it(filled, monkeypatch):
+def test_workers_that_are_not_forked_fetch_the_data_themselves(filled, monkeypatch):
     monkeypatch.setattr(applying, "EAGER", -1.0)
     with resident() as enabled:
         (batch, *_) = DataLoader(Rows(), 4, num_workers=1, multiprocessing_context="spawn")
@@ -91,7 +91,7 @@ def test_workers_that_are_no_forks_are_left_to_fetch_it(filled, monkeypatch):
     assert filled == []
 
 
-def test_a_slow_dataset_does_not_keep_a_program_waiting_that_wants_one_batch(monkeypatch, filled):
+def test_a_program_that_wants_one_batch_does_not_wait_for_a_slow_dataset(monkeypatch, filled):
     monkeypatch.setattr(applying, "AT_FIRST", -1.0)
     with resident() as enabled:
         next(iter(DataLoader(Rows(total=2000), 2, num_workers=2)))

@@ -1,4 +1,4 @@
-"""The next epoch's order made ahead: the same orders and streams as torch's, whatever is drawn in between."""
+"""The next epoch's order is drawn ahead and equals torch's, as do the streams, whatever is drawn in between."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def epochs(sampler, between=lambda number: None):
         (lambda number: torch.manual_seed(number), 0),
     ],
 )
-def test_orders_are_torchs_and_foretold_where_they_can_be(between, hits):
+def test_orders_equal_torchs_and_are_predicted_where_possible(between, hits):
     plain = epochs(RandomSampler(DATA), between)
     sampler = RandomSampler(DATA)
     with hotlap.enable(None, with_=["resident-data"]):
@@ -52,13 +52,13 @@ def test_orders_are_torchs_and_foretold_where_they_can_be(between, hits):
 
 
 def wait_for(known):
-    """Until the orders are made."""
+    """Waits until the orders are made."""
     with known._done:
         pass
 
 
 def asked(known, length=50, draws=1):
-    """The seed of an epoch is drawn after so many draws of others, once all orders are made."""
+    """Draws an epoch's seed after `draws` random numbers, once all orders are made. Returns the hits so far."""
     if known._done is not None:
         wait_for(known)
     drawn = [int(torch.empty((), dtype=torch.int64).random_().item()) for _ in range(draws)]
@@ -68,24 +68,24 @@ def asked(known, length=50, draws=1):
 
 
 @pytest.mark.parametrize("draws", foresight.GUESSES)
-def test_the_second_epoch_is_foretold_by_a_guess(draws):
+def test_the_second_epoch_is_predicted_by_a_guess(draws):
     known = foresight.Foresight()
     assert [asked(known, draws=draws) for _ in range(4)] == [0, 1, 2, 3]
     assert known._draws == [draws]
 
 
-def test_a_number_of_draws_that_was_seen_before_is_foretold_too():
+def test_a_number_of_draws_seen_before_is_predicted_too():
     known = foresight.Foresight()
     assert [asked(known, draws=draws) for draws in (1, 7, 7, 9, 7, 9, 7)] == [0, 0, 1, 1, 2, 3, 4]
 
 
-def test_until_two_epochs_have_the_same_number_the_guesses_stay():
+def test_guesses_stay_until_two_epochs_draw_the_same_number():
     known = foresight.Foresight()
     assert [asked(known, draws=draws) for draws in (1, 2, 1, 1, 1, 3, 1)] == [0, 1, 2, 3, 4, 4, 5]
 
 
 @pytest.mark.parametrize(("length", "orders"), [(50, 4), (51, 3), (100, 2), (101, 1), (1000, 1)])
-def test_long_orders_are_made_for_fewer_guesses(length, orders, monkeypatch):
+def test_long_orders_are_drawn_for_fewer_guesses(length, orders, monkeypatch):
     monkeypatch.setattr(foresight, "AT_MOST", 200)
     known = foresight.Foresight()
     known._begin(1, length)
@@ -93,8 +93,8 @@ def test_long_orders_are_made_for_fewer_guesses(length, orders, monkeypatch):
     assert len(known._orders) == orders
 
 
-def test_who_asks_early_waits_for_one_order_at_most(monkeypatch):
-    """Orders are made one by one, and none is begun once somebody waits."""
+def test_an_early_request_waits_for_at_most_one_order(monkeypatch):
+    """Orders are made one by one, and no new one starts while a thread waits."""
     somebody_waits = threading.Event()
 
     def slowly(seed, length):
@@ -121,7 +121,7 @@ def test_a_dataset_of_another_length_gets_an_order_of_its_own():
     assert known.hits == 3
 
 
-def test_short_epochs_are_drawn_when_they_are_wanted(monkeypatch):
+def test_short_epochs_are_drawn_on_demand(monkeypatch):
     monkeypatch.setattr(foresight, "LONG", 1000)
     sampler = RandomSampler(DATA)
     assert sorted(foresight.order_of(sampler, 5, 403).tolist()) == list(range(403))

@@ -1,4 +1,4 @@
-"""What is written into data while an epoch goes on is seen before the batch it concerns, or the data is not kept."""
+"""A write to the data during an epoch is seen before the batch it concerns, or the data is not kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hotlap.loading import state
 
 
 class Large(Dataset):
-    """Eight megabytes, of which an item is a row, and takes its time."""
+    """The dataset has eight megabytes; each item is a row and takes a while to fetch."""
 
     last = slice(60, 64)  # rows that come last in an epoch
 
@@ -45,7 +45,7 @@ class Reversed(Large):
 
 
 class Listed(Large):
-    """The rows are arrays in a list."""
+    """The dataset keeps its rows as arrays in a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Listed(Large):
 
 
 class Uneven(Listed):
-    """They are not of one form."""
+    """The rows have different shapes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Uneven(Listed):
 
 
 class Pictures(Listed):
-    """Each is larger than what is compared at once."""
+    """Each picture is larger than what is compared at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Pictures(Listed):
 
 
 def trained(data: Large, *, within: bool) -> list[float]:
-    """Rows that come last in an epoch are written: while an epoch goes on and put back as it ends, or between two."""
+    """Writes to the last rows of an epoch: either during it, restored at its end, or between two epochs."""
     torch.manual_seed(0)
     model, losses = nn.Linear(1, 1).double(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -90,7 +90,7 @@ def trained(data: Large, *, within: bool) -> list[float]:
 
 
 def both_ways(kind: type[Large], *, within: bool) -> str:
-    """Why it ended, as it is told; the losses are the same."""
+    """Returns the reported reason for ending, after checking that the losses are the same."""
     plain = trained(kind(), within=within)
     with hotlap.enable(None, with_=["resident-data"]) as enabled:
         ours = trained(kind(), within=within)
@@ -100,17 +100,17 @@ def both_ways(kind: type[Large], *, within: bool) -> str:
 
 @pytest.fixture(autouse=True)
 def little_time(monkeypatch):
-    """On any machine: nothing large is compared as a whole before a batch."""
+    """Nothing large is compared as a whole before a batch, on any machine."""
     for name, value in {"ALWAYS": 1e-4, "OFTEN": 0.0, "SHARE": 1e9}.items():
         monkeypatch.setattr(state, name, value)
 
 
 @pytest.mark.parametrize("kind", [Large, Listed, Uneven, Pictures])
 @pytest.mark.parametrize("within", [True, False])
-def test_rows_of_a_batch_are_compared_before_it(within, kind, capsys):
-    assert "given up later" in both_ways(kind, within=within)
+def test_compares_the_rows_of_a_batch_before_handing_it_out(within, kind, capsys):
+    assert "disabled later" in both_ways(kind, within=within)
     assert "may have been wrong" not in capsys.readouterr().err
 
 
-def test_what_is_not_read_row_by_row_is_left_as_it_is():
+def test_data_that_is_not_read_row_by_row_is_left_alone():
     assert "not read row by row" in both_ways(Reversed, within=True)

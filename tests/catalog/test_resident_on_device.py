@@ -1,4 +1,4 @@
-"""Which tensors of a batch come on the device. The device is torch's `meta`, which every machine has."""
+"""resident-data chooses which tensors of a batch to keep on the device, here torch's `meta`, which every machine has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def usual(inputs, targets):
 
 
 def devices(loader, use, epochs=4):
-    """Where the tensors of each batch were, in the last epoch."""
+    """Returns where the tensors of each batch were in the last epoch."""
     for _ in range(epochs):
         found = []
         for inputs, targets in loader:
@@ -49,7 +49,7 @@ def devices(loader, use, epochs=4):
 
 
 def where(loader, use):
-    """The same without asking a batch for its device while it is watched."""
+    """Returns the same without reading the device of a batch while it is watched."""
     count = 0
     for _ in range(4):
         for inputs, targets in loader:
@@ -60,12 +60,12 @@ def where(loader, use):
     raise AssertionError("too few batches")
 
 
-def test_what_is_only_copied_to_the_device_comes_there(data, enabled):
+def test_tensors_only_copied_to_the_device_are_kept_there(data, enabled):
     assert where(DataLoader(data, 4), usual) == (DEVICE, DEVICE)
-    assert "2 of 2 tensors of a batch" in enabled.outcomes[0].why
+    assert "2 of 2 tensors per batch" in enabled.outcomes[0].why
 
 
-def test_the_copy_the_program_makes_then_costs_nothing(data):
+def test_the_programs_own_copy_then_costs_nothing(data):
     loader = DataLoader(data, 4)
     where(loader, usual)
     inputs, _ = next(iter(loader))
@@ -103,26 +103,26 @@ def asks_where(inputs, targets):
 
 
 @pytest.mark.parametrize("use", [labels_on_host, labels_on_both, in_a_list, written, asks_where])
-def test_what_is_used_on_the_host_stays_there(data, use):
+def test_tensors_used_on_the_host_stay_there(data, use):
     assert where(DataLoader(data, 4), use) == (DEVICE, HOST)
 
 
-def test_two_copies_are_two_tensors(data):
+def test_tensors_copied_twice_stay_on_the_host(data):
     assert where(DataLoader(data, 4), twice) == (HOST, DEVICE)
 
 
-def test_what_the_program_keeps_stays_on_the_host(data):
-    kept = []
+def test_tensors_that_the_program_keeps_stay_on_the_host(data):
+    batches = []
 
     def keeping(inputs, targets):
-        kept.append(targets)
+        batches.append(targets)
         usual(inputs, targets)
 
     assert where(DataLoader(data, 4), keeping) == (DEVICE, HOST)
-    assert torch.cat([one.as_subclass(torch.Tensor) for one in kept]).device.type == HOST
+    assert torch.cat([batch.as_subclass(torch.Tensor) for batch in batches]).device.type == HOST
 
 
-def test_the_shape_may_be_asked_for_and_a_static_tensor_filled(data):
+def test_programs_may_read_the_shape_and_fill_a_static_tensor(data):
     static = torch.empty(4, 2, device=DEVICE)
 
     def filling(inputs, targets):
@@ -133,12 +133,12 @@ def test_the_shape_may_be_asked_for_and_a_static_tensor_filled(data):
     assert where(DataLoader(data, 4), filling) == (DEVICE, DEVICE)
 
 
-def test_training_and_evaluation_differ_over_one_dataset(data):
+def test_training_and_evaluation_may_use_one_dataset_differently(data):
     assert where(DataLoader(data, 4, shuffle=True), usual) == (DEVICE, DEVICE)
     assert where(DataLoader(data, 5), labels_on_host) == (DEVICE, HOST)
 
 
-def test_a_loader_made_anew_in_each_epoch_is_used_alike(data):
+def test_a_loader_created_anew_each_epoch_is_treated_alike(data):
     for _ in range(SETTLED + 1):
         for inputs, targets in DataLoader(data, 20):
             found = inputs.as_subclass(torch.Tensor).device.type
@@ -146,22 +146,22 @@ def test_a_loader_made_anew_in_each_epoch_is_used_alike(data):
     assert found == DEVICE
 
 
-def test_too_little_device_memory(data, enabled, monkeypatch):
+def test_stays_on_the_host_when_device_memory_is_short(data, enabled, monkeypatch):
     monkeypatch.setattr(Keeper, "device_memory", lambda self, device: 100.0)
     assert where(DataLoader(data, 4), usual) == (HOST, HOST)
     assert "not on the device" in enabled.outcomes[0].why
 
 
-def test_the_value_host_keeps_all_on_the_host(data):
+def test_the_value_host_keeps_everything_on_the_host(data):
     hotlap.disable()
     with hotlap.enable(None, with_=["resident-data=host"]):
         assert devices(DataLoader(data, 4), usual) == {(HOST, HOST)}
 
 
-def test_a_watched_batch_is_a_tensor_like_any_other(data):
+def test_a_watched_batch_behaves_like_any_tensor(data):
     inputs, targets = next(iter(DataLoader(data, 4)))
     plain = data.tensors[0][:4]
-    assert type(inputs) is not torch.Tensor  # else this tests nothing
+    assert type(inputs) is not torch.Tensor  # otherwise this tests nothing
     assert repr(inputs) == repr(plain)
     assert str(inputs) == str(plain)
     assert type(inputs + 1) is torch.Tensor
@@ -171,10 +171,10 @@ def test_a_watched_batch_is_a_tensor_like_any_other(data):
     inputs.requires_grad_()
     (inputs * 2).sum().backward()
     assert inputs.grad.eq(2).all()
-    assert [int(one) for one in targets] == [0, 1, 2, 3]
+    assert [int(target) for target in targets] == [0, 1, 2, 3]
 
 
-def test_a_saved_batch_holds_nothing_of_ours(data):
+def test_a_saved_batch_contains_nothing_of_hotlap(data):
     inputs, _ = next(iter(DataLoader(data, 4)))
     file = io.BytesIO()
     torch.save({"batch": inputs}, file)

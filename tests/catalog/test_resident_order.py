@@ -1,4 +1,4 @@
-"""Indices drawn as a tensor, and batches gathered several at a time: nothing of it can be told from outside."""
+"""Drawing indices as a tensor and gathering several batches at a time cannot be told from outside."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.catalog.resident import be_patient, rows_asked_for
 DATA = TensorDataset(torch.arange(403 * 8, dtype=torch.float32).reshape(403, 8), torch.arange(403))
 
 
-def test_this_torch_draws_as_we_do():
+def test_this_torch_draws_orders_as_hotlap_does():
     assert as_torch_draws()
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_batches_and_random_streams_are_those_of_the_plain_loader(drop_last, own, workers):
+def test_batches_and_random_streams_equal_those_of_the_plain_loader(drop_last, own, workers):
     def epochs():
         torch.manual_seed(3)
         generator = torch.Generator().manual_seed(4) if own else None
@@ -42,7 +42,7 @@ def test_batches_and_random_streams_are_those_of_the_plain_loader(drop_last, own
         assert enabled.outcomes[0].status == "applied"
 
 
-def test_a_torch_that_draws_otherwise_is_left_its_own_sampler(monkeypatch):
+def test_a_torch_that_draws_differently_keeps_its_own_sampler(monkeypatch):
     loader = DataLoader(DATA, 16, shuffle=True)
     assert drawn(loader) is not None
     monkeypatch.setattr(drawing, "as_torch_draws", lambda: False)
@@ -62,15 +62,15 @@ class Own(RandomSampler):
         RandomSampler(range(1000)),  # more than there are rows
     ],
 )
-def test_other_samplers_are_asked_themselves(sampler):
+def test_other_samplers_are_iterated_as_usual(sampler):
     assert drawn(DataLoader(DATA, 16, sampler=sampler)) is None
     assert drawn(DataLoader(DATA, batch_sampler=BatchSampler(sampler, 16, False))) is None
 
 
-def test_a_sequence_needs_no_drawing():
+def test_a_sequential_order_draws_nothing():
     before = torch.get_rng_state()
     batches = list(drawn(DataLoader(DATA, 100, sampler=SequentialSampler(DATA))))
-    assert [one.indices.tolist()[0] for one in batches] == [0, 100, 200, 300, 400]
+    assert [batch.indices.tolist()[0] for batch in batches] == [0, 100, 200, 300, 400]
     assert len(batches[-1].indices) == 3
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -80,19 +80,19 @@ def rows(width=8, total=403):
     return base, TensorRows(torch, base[:2], total, base)
 
 
-def test_batches_gathered_together_are_what_single_gathers_give():
-    base, kept = rows()
+def test_gathering_several_batches_equals_gathering_each():
+    base, resident = rows()
     order = Order(torch.randperm(403))
-    taken = [kept.take(BatchIndices(order.indices[at : at + 16], order, at)) for at in range(0, 403, 16)]
+    taken = [resident.take(BatchIndices(order.indices[at : at + 16], order, at)) for at in range(0, 403, 16)]
     assert torch.equal(torch.cat(taken), base[order.indices])
-    assert all(one.is_contiguous() for one in taken)
-    assert all(one.untyped_storage().nbytes() == one.nbytes for one in taken)  # saved, it brings no other with it
+    assert all(batch.is_contiguous() for batch in taken)
+    assert all(batch.untyped_storage().nbytes() == batch.nbytes for batch in taken)  # saving it includes no other batch
 
 
-def test_writing_into_one_batch_leaves_the_others_and_the_data_alone():
-    base, kept = rows()
+def test_writing_to_a_batch_leaves_other_batches_and_the_data_alone():
+    base, resident = rows()
     order, before = Order(torch.arange(403)), base.clone()
-    first, second = (kept.take(BatchIndices(order.indices[at : at + 16], order, at)) for at in (0, 16))
+    first, second = (resident.take(BatchIndices(order.indices[at : at + 16], order, at)) for at in (0, 16))
     weight = torch.ones(8, requires_grad=True)
     loss = (first * weight).sum()  # keeps `first` for its backward
     second.zero_()
@@ -102,15 +102,15 @@ def test_writing_into_one_batch_leaves_the_others_and_the_data_alone():
     assert torch.equal(first, before[:16])
 
 
-def test_batches_that_would_not_be_aligned_or_are_large_are_gathered_one_by_one():
+def test_unaligned_or_large_batches_are_gathered_one_by_one():
     for width, size in ((3, 5), (1 << 18, 16)):
-        _, kept = rows(width, 40)
+        _, resident = rows(width, 40)
         order = Order(torch.arange(40))
-        kept.take(BatchIndices(order.indices[:size], order, 0))
+        resident.take(BatchIndices(order.indices[:size], order, 0))
         assert not order.ahead
 
 
-def test_tensors_laid_out_otherwise_are_copied_at_once_not_fetched_one_by_one(monkeypatch):
+def test_tensors_in_another_layout_are_copied_in_one_piece(monkeypatch):
     be_patient(monkeypatch)
     data = TensorDataset(torch.randn(8, 403).T, torch.arange(403))
     plain, fetched = [(rows.tolist(), rows.stride()) for rows, _ in DataLoader(data, 16)], rows_asked_for(monkeypatch)

@@ -1,4 +1,4 @@
-"""Datasets whose collate_fn numbers samples or joins labels: the large tensors stay in memory, the rest is collated."""
+"""Where a collate_fn numbers samples or joins labels, the large tensors stay in memory and the rest is collated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def strict(monkeypatch):
 
 
 class Notes(Dataset):
-    """Pictures, each with none to three labels."""
+    """The dataset has pictures with zero to three labels each."""
 
     def __init__(self, length=21, dtype=torch.float32):
         self.images = torch.rand(length, 3, 40, 40, generator=torch.Generator().manual_seed(3)).mul(9).to(dtype)
@@ -44,7 +44,7 @@ def numbered(batch):
 
 
 def written_into(batch):
-    """As detectors do it: the number of the sample goes into its own labels."""
+    """Writes the sample's number into its labels, as detectors do."""
     for number, (_, labels) in enumerate(batch):
         labels[:, 0] = number
     return {"x": torch.stack([x for x, _ in batch]), "y": torch.cat([y for _, y in batch]), "n": len(batch)}
@@ -63,19 +63,19 @@ def scaled(batch):
 
 
 @pytest.mark.parametrize("collate", [numbered, written_into, lists])
-def test_batches_are_those_of_plain_torch(collate):
+def test_batches_equal_those_of_plain_torch(collate):
     data = Notes()
     check(lambda: DataLoader(data, 4, shuffle=True, collate_fn=collate))
 
 
 def test_each_item_is_fetched_once_and_no_worker_is_started(monkeypatch):
-    data, asked = Notes(), rows_asked_for(monkeypatch)
+    data, fetched = Notes(), rows_asked_for(monkeypatch)
     with resident() as enabled:
         for _ in range(3):
             list(DataLoader(data, 4, shuffle=True, collate_fn=numbered, num_workers=2))
         assert outcome(enabled).status == "applied"
-    assert set(asked) == set(range(21))  # in this process: what a worker does is not seen here
-    assert len(asked) < 2 * 21
+    assert set(fetched) == set(range(21))  # in this process: fetches in a worker are not counted here
+    assert len(fetched) < 2 * 21
 
 
 @dataclass
@@ -110,19 +110,19 @@ def by_numpy(batch):
 
 
 @pytest.mark.parametrize("collate", [normalised, thresholded, unstacked, noisy, by_numpy, channels_last, scaled])
-def test_what_depends_on_values_or_is_no_stack_is_refused(collate):
+def test_refuses_collating_that_depends_on_values_or_is_not_a_stack(collate):
     data = Notes()
     check(lambda: DataLoader(data, 4, shuffle=True, collate_fn=collate), status="refused")
 
 
-def test_a_batch_of_a_kind_of_its_own_is_refused():
+def test_refuses_a_custom_batch_type():
     with resident() as enabled:
         (first, *_) = DataLoader(Notes(), 4, collate_fn=in_an_object)
         assert outcome(enabled).status == "refused"
     assert torch.equal(first.images, Notes().images[:4])
 
 
-def test_an_item_of_another_shape_far_in_is_found(monkeypatch):
+def test_finds_a_late_item_of_another_shape(monkeypatch):
     class Odd(Notes):
         def __getitem__(self, index):
             image, labels = super().__getitem__(index)
@@ -135,7 +135,7 @@ def test_an_item_of_another_shape_far_in_is_found(monkeypatch):
         assert "differ in shape" in outcome(enabled).why
 
 
-def test_labels_that_change_between_epochs_end_it(monkeypatch):
+def test_labels_that_change_between_epochs_disable_it(monkeypatch):
     class Changing(Notes):
         shift = 0.0
 
@@ -165,7 +165,7 @@ def test_small_parts_count_when_memory_is_short(monkeypatch):
         assert "of memory may be used" in outcome(enabled).why
 
 
-def test_what_takes_long_is_kept_as_the_workers_fetch_it(monkeypatch):
+def test_slow_datasets_are_kept_as_workers_fetch_them(monkeypatch):
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
     monkeypatch.setattr(applying, "EAGER", 0.0)
     data = Notes()
@@ -174,12 +174,12 @@ def test_what_takes_long_is_kept_as_the_workers_fetch_it(monkeypatch):
         loader = DataLoader(data, 4, collate_fn=numbered, num_workers=1)
         for _ in range(3):
             for ours, theirs in zip(loader, plain, strict=True):
-                assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+                assert all(torch.equal(tensor, expected) for tensor, expected in zip(ours, theirs, strict=True))
         assert outcome(enabled).status == "applied"
         assert "in host memory" in outcome(enabled).why
 
 
-def test_the_pictures_come_on_the_device_and_the_labels_stay(monkeypatch):
+def test_images_move_to_the_device_while_labels_stay(monkeypatch):
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
     monkeypatch.setattr(applying, "new_learning", lambda: DeviceLeaves(frozenset({"meta"})))
     monkeypatch.setattr(Keeper, "on_a_device", lambda self: True)

@@ -1,4 +1,4 @@
-"""Datasets that resident-data leaves alone: nothing of the asking is left behind."""
+"""resident-data leaves unsuited datasets alone, and its check leaves no trace."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def asking(samples):
 @pytest.mark.parametrize(
     ("dataset", "options"), [(Seeded(), {}), (Subset(Seeded(), [1, 2]), {}), (Rows(), {"collate_fn": asking})]
 )
-def test_what_asks_for_its_worker_is_refused(dataset, options, workers):
+def test_refuses_a_dataset_that_queries_its_worker(dataset, options, workers):
     with resident() as enabled:
         list(DataLoader(dataset, num_workers=workers, **options))
         assert outcome(enabled).status == "refused"
-        assert "asks which worker it runs in" in outcome(enabled).why
+        assert "checks which worker it runs in" in outcome(enabled).why
 
 
 @pytest.mark.parametrize(("workers", "status"), [(0, "applied"), (1, "no effect")])
-def test_what_workers_set_up_for_themselves_needs_workers(workers, status):
+def test_a_dataset_that_workers_initialise_needs_workers(workers, status):
     with resident() as enabled:
         list(DataLoader(Rows(), num_workers=workers, worker_init_fn=abs))
         assert outcome(enabled).status == status
 
 
-def test_a_plain_loader_with_workers_is_suited_though_the_collate_of_torch_asks_for_them():
+def test_accepts_a_plain_loader_though_torchs_collate_queries_the_worker():
     with resident() as enabled:
         list(DataLoader(Rows(), num_workers=1))
         assert outcome(enabled).status == "applied"
@@ -69,7 +69,7 @@ class Printing(Rows):
         return self.values[index]
 
 
-def test_asking_runs_none_of_the_code_and_is_done_once(capsys, monkeypatch):
+def test_the_check_runs_no_user_code_and_happens_once(capsys, monkeypatch):
     data = Printing()
     for _ in range(2):
         with pytest.raises(Unfit, match="prints"):
@@ -78,10 +78,10 @@ def test_asking_runs_none_of_the_code_and_is_done_once(capsys, monkeypatch):
     assert capsys.readouterr().out == ""
 
 
-def test_where_calls_are_traced_or_warnings_always_shown_there_would_be_fewer():
+def test_refuses_where_calls_are_traced_or_all_warnings_shown():
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        with pytest.raises(Unfit, match="warnings shown"):
+        with pytest.raises(Unfit, match="all warnings"):
             pure(Rows())
     before = sys.gettrace()
     sys.settrace(lambda *_: None)
@@ -92,7 +92,7 @@ def test_where_calls_are_traced_or_warnings_always_shown_there_would_be_fewer():
         sys.settrace(before)
 
 
-def test_an_item_that_is_printed_of_far_in_ends_it_without_a_word_of_ours(capsys):
+def test_an_item_that_prints_late_disables_it_silently(capsys):
     class Some(Rows):
         def __len__(self):
             return 200
@@ -119,7 +119,7 @@ class Slow(Rows):
         signal.raise_signal(signal.SIGUSR1)
 
 
-def test_an_error_of_the_programs_own_signal_handler_is_not_the_datasets():
+def test_an_error_in_a_signal_handler_is_not_blamed_on_the_dataset():
     def stop(*_):
         raise TimeUp
 
@@ -132,7 +132,7 @@ def test_an_error_of_the_programs_own_signal_handler_is_not_the_datasets():
     assert not raised_by_signal(ValueError())
 
 
-def test_several_threads_may_be_silent_and_none_stays_so(capsys):
+def test_several_threads_may_be_silenced_and_all_recover(capsys):
     inside, leave = threading.Event(), threading.Event()
 
     def other():

@@ -1,4 +1,4 @@
-"""What torch warns of when it makes an iterator is told under us, too, with torch's own place."""
+"""Torch's warnings about a new iterator also appear under hotlap, with torch's own location."""
 
 import os
 import warnings
@@ -21,7 +21,7 @@ class Squares(Dataset):
         return self.values[index] ** 2
 
 
-def told(workers, persistent):
+def warnings_of(workers, persistent):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")  # once each
         loader = DataLoader(
@@ -29,15 +29,15 @@ def told(workers, persistent):
         )
         for _ in range(3):
             list(loader)
-    return [(str(one.message), one.filename, one.lineno) for one in seen]
+    return [(str(warning.message), warning.filename, warning.lineno) for warning in seen]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU nothing is to be said of pinned memory")
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", [0, 1, os.cpu_count() + 1])
-def test_warnings_are_torchs_own(workers, persistent):
-    plain = told(workers, persistent)
+def test_warnings_keep_torchs_own_text_and_location(workers, persistent):
+    plain = warnings_of(workers, persistent)
     assert plain
     with resident() as enabled:
-        assert told(workers, persistent) == plain
+        assert warnings_of(workers, persistent) == plain
         assert outcome(enabled).status == "applied", outcome(enabled)

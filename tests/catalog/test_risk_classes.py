@@ -1,5 +1,5 @@
-"""Each entry changes what its risk class allows, over trainings that draw random numbers everywhere: an exact one
-nothing, one of rounding no more than last bits make, and neither any random number.
+"""Each entry changes only what its risk class allows, in trainings that draw random numbers everywhere: exact changes
+nothing, rounding no more than last bits would, and neither changes any random number.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ ENTRIES = catalog.entries()
 HERE = [name for name, entry in ENTRIES.items() if entry.device is None]
 VALUES = {"activation-checkpointing": "always", "threads": "2", "loader-prefetch": "4"}
 BESIDE_GRAPHS = ("loader-start-method",)
-FOR_SLOW_DATA = ("sample-cache", "loader-workers")  # items that take longer than those of these trainings
+FOR_SLOW_DATA = ("sample-cache", "loader-workers")  # these entries need items slower than those of these trainings
 HERE_ALL = [title for title, training in TRAININGS.items() if training.only != "cuda"]
 DROPPED, IN_WORKERS = "a CNN with dropout and dropped planes", "augmentation in workers"
 FEWER = {
     "threads": (DROPPED, IN_WORKERS),  # two threads on a core that is busy wait for each other
-    "gc-pauses": (DROPPED, IN_WORKERS),  # nothing may be frozen then, and all objects of the tests are looked at
+    "gc-pauses": (DROPPED, IN_WORKERS),  # nothing may be frozen then, so the collector walks all objects of the tests
 }
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
-    """An error of an entry is raised, not contained."""
+    """Errors of entries are raised, not contained."""
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     yield
     hotlap.disable()
@@ -39,7 +39,7 @@ def strict(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def quick_compiler(monkeypatch):
-    """Dynamo reads the program as it does; what it finds is run as it is, without minutes of C++ compilation."""
+    """Dynamo is real, but its graphs run as they are, without minutes of C++ compilation."""
     from torch._inductor import compile_fx
 
     monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **_: graph)
@@ -48,7 +48,7 @@ def quick_compiler(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def collector(request):
-    """gc-pauses leaves one alone that someone else has frozen, as the tests have."""
+    """Unfreezes the collector: gc-pauses leaves a collector alone that the tests have frozen."""
     if "gc-pauses" in request.node.name:
         gc.unfreeze()
     yield
@@ -76,20 +76,20 @@ def can_apply(name):
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_an_entry_changes_what_its_class_allows(name, capfd):
-    became = {}
+def test_each_entry_changes_only_what_its_risk_class_allows(name, capfd):
+    endings = {}
     for title in FEWER.get(name, HERE_ALL):
         plain(title), band(title)
         with hotlap.enable(None, with_=[asked(name)], quiet=True) as enabled:
             ours = TRAININGS[title]()
-            (became[title],) = (outcome.status for outcome in enabled.outcomes)
+            (endings[title],) = (outcome.status for outcome in enabled.outcomes)
         capfd.readouterr()
         assert_in_class(ENTRIES[name].risk, ours, plain(title), band(title), f"{name} on {title}")
-    assert set(became.values()) & {"applied", "withdrawn"} or not can_apply(name), became
+    assert set(endings.values()) & {"applied", "withdrawn"} or not can_apply(name), endings
 
 
-def test_a_mask_that_differs_is_outside_of_the_band():
-    """The comparison can fail: another dropout, with the streams as they were."""
+def test_a_different_dropout_mask_falls_outside_the_band():
+    """The comparison can fail: this dropout mask differs while the streams stay the same."""
     title = "a CNN with dropout called as a function"
     with pytest.MonkeyPatch.context() as patched:
         own = torch.nn.functional.dropout

@@ -1,4 +1,4 @@
-"""Ragged samples are fetched once, and batches are those of plain torch."""
+"""sample-cache fetches ragged samples once and gives the batches of plain torch."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def caching(*more):
 
 
 def outcome(enabled, name="sample-cache"):
-    (one,) = [one for one in enabled.outcomes if one.name == name]
-    return one
+    (found,) = [found for found in enabled.outcomes if found.name == name]
+    return found
 
 
 class Ragged(Dataset):
-    """Samples of different length that take a while."""
+    """The samples differ in length and take a while to fetch."""
 
     def __init__(self, length=12, form=None):
         self.length, self.form, self.shift = length, form, 0
@@ -50,7 +50,7 @@ class Ragged(Dataset):
 
 
 def as_lists(batch):
-    """Hands out the very objects it was given, changed."""
+    """Changes and returns the very objects it was given."""
     for sample in batch:
         sample["x"].add_(1)
         sample["y"] += 1
@@ -65,16 +65,16 @@ def run(data, workers=0, epochs=3):
     return [(batch, torch.rand(1), random.random()) for _ in range(epochs) for batch in loader]
 
 
-def test_batches_are_the_same_and_samples_fetched_once(monkeypatch):
-    plain, asked = run(Ragged()), rows_asked_for(monkeypatch)
+def test_batches_are_the_same_and_samples_are_fetched_once(monkeypatch):
+    plain, fetched = run(Ragged()), rows_asked_for(monkeypatch)
     with caching() as enabled:
         assert same(torch, run(Ragged()), plain)
         assert outcome(enabled).status == "applied"
-    assert set(asked) == set(range(12))
-    assert len(asked) < 2 * 12 + 3 * 4  # of three epochs; some are fetched again and compared
+    assert set(fetched) == set(range(12))
+    assert len(fetched) < 2 * 12 + 3 * 4  # over three epochs; some are fetched again and compared
 
 
-def test_resident_data_is_asked_first():
+def test_resident_data_takes_precedence():
     flat = Ragged(form=lambda values, index: torch.ones(3) * index)
     with caching("resident-data") as enabled:
         list(DataLoader(flat, 4))
@@ -100,17 +100,17 @@ def test_refusals_leave_the_random_streams_alone(data, status, why, monkeypatch)
         ours = run(data)
         assert outcome(enabled).status == status
         assert why in outcome(enabled).why
-    assert [one[1:] for one in ours] == [one[1:] for one in plain]
+    assert [epoch[1:] for epoch in ours] == [epoch[1:] for epoch in plain]
 
 
-def test_workers_are_left_alone():
+def test_loaders_with_workers_are_left_alone():
     plain = run(Ragged(), workers=1)
     with caching() as enabled:
         assert same(torch, run(Ragged(), workers=1), plain)
         assert "worker" in outcome(enabled).why
 
 
-def test_a_dataset_that_changes_is_given_up():
+def test_gives_up_a_dataset_that_changes():
     def train(data):
         seen = []
         for _ in range(3):
@@ -123,11 +123,11 @@ def test_a_dataset_that_changes_is_given_up():
         assert same(torch, train(Ragged()), plain)
 
 
-def test_nothing_is_left_when_it_is_disabled(monkeypatch):
-    data, asked = Ragged(), rows_asked_for(monkeypatch)
+def test_disabling_leaves_nothing_behind(monkeypatch):
+    data, rows = Ragged(), rows_asked_for(monkeypatch)
     with caching():
         iterator = iter(DataLoader(data, 5, collate_fn=as_lists))
         next(iterator)
-    fetched = len(asked)
+    fetched = len(rows)
     assert sum(len(batch) for batch in iterator) == 7
-    assert len(asked) == fetched
+    assert len(rows) == fetched

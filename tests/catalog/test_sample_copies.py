@@ -1,4 +1,4 @@
-"""Samples that are kept: a copy is laid out as the sample is, and what is one in the sample is one in the copy."""
+"""A kept copy has the sample's memory layout, and shares objects where the sample does."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ TWICE = torch.ones(3)
     ],
     ids=["a crop", "expanded", "strided", "twice", "a part of the other", "one array twice"],
 )
-def test_what_a_copy_is_not_is_not_kept(sample):
+def test_rejects_samples_that_a_copy_would_alter(sample):
     with pytest.raises(Unfit):
         faithful_copy(torch, sample)
 
 
 @pytest.mark.parametrize("sample", [X.t(), (X, 3, "three"), {"x": X, "y": np.ones(3)}, [torch.ones(2), torch.ones(2)]])
-def test_what_is_laid_out_alike_is(sample):
+def test_copies_samples_whose_layout_survives(sample):
     assert str(faithful_copy(torch, sample)) == str(sample)
 
 
-def test_other_threads_warn_as_ever_while_items_are_fetched():
+def test_other_threads_warn_as_usual_while_items_are_fetched():
     import threading
     import warnings
 
@@ -56,7 +56,7 @@ def test_other_threads_warn_as_ever_while_items_are_fetched():
     assert raised == []
 
 
-def test_so_do_handlers_of_signals():
+def test_signal_handlers_warn_as_usual_while_items_are_fetched():
     import os
     import signal
     import warnings

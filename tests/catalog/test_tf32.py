@@ -1,4 +1,4 @@
-"""tf32: set through the interface that keeps both in step, and the program's own choice stays."""
+"""tf32 is set through the interface that keeps both settings in step, and the program's own choice stays."""
 
 import importlib
 import warnings
@@ -34,12 +34,12 @@ def step():
     torch.optim.SGD([parameter], lr=0.1).step()
 
 
-def test_it_is_set_without_a_warning_and_taken_back(site):
+def test_sets_tf32_without_a_warning_and_restores_it(site):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tf32.apply(site)
         assert torch.get_float32_matmul_precision() == "high"
-        step()  # parameters on the CPU say nothing about a GPU
+        step()  # parameters on the CPU tell nothing about a GPU
         site.close()
     assert torch.get_float32_matmul_precision() == "highest"
 
@@ -48,30 +48,30 @@ def test_it_is_set_without_a_warning_and_taken_back(site):
     ("chosen", "capability", "status"),
     [("high", (9, 0), "applied"), ("high", (7, 5), "no effect"), ("medium", (9, 0), "no effect")],
 )
-def test_what_is_said_after_a_step_on_a_gpu(site, monkeypatch, chosen, capability, status):
+def test_reports_the_setting_after_a_step_on_a_gpu(site, monkeypatch, chosen, capability, status):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     on_gpu = type("Parameter", (), {"is_cuda": True, "device": "cuda:0"})
     optimizer = type("Optimizer", (), {"param_groups": [{"params": [on_gpu]}]})
     tf32.apply(site)
     torch.set_float32_matmul_precision(chosen)
-    tf32._tell(site, optimizer)
+    tf32._report(site, optimizer)
     assert site.outcome.status == status
     site.close()
     assert torch.get_float32_matmul_precision() == {"applied": "highest"}.get(status, tf32.precision(torch))
 
 
-def test_a_choice_made_later_is_noticed_without_asking_after_every_step(site, monkeypatch):
-    asked = []
-    monkeypatch.setattr(tf32, "_tell", lambda site, optimizer: asked.append(torch.get_float32_matmul_precision()))
+def test_notices_a_later_choice_without_checking_every_step(site, monkeypatch):
+    questions = []
+    monkeypatch.setattr(tf32, "_report", lambda site, optimizer: questions.append(torch.get_float32_matmul_precision()))
     tf32.apply(site)
     for number in range(tf32.EVERY + 2):
         if number == 5:
             torch.set_float32_matmul_precision("medium")
         step()
-    assert asked == ["high", "medium"]
+    assert questions == ["high", "medium"]
 
 
-def test_the_programs_choice_by_the_older_interface_stays(site):
+def test_respects_the_programs_choice_by_the_older_interface(site):
     torch.set_float32_matmul_precision("medium")
     tf32.apply(site)
     assert site.outcome.status == "no effect"
@@ -79,8 +79,8 @@ def test_the_programs_choice_by_the_older_interface_stays(site):
     assert torch.get_float32_matmul_precision() == "medium"
 
 
-def test_the_programs_choice_by_the_newer_interface_stays(site, monkeypatch):
-    """The older one cannot be read then."""
+def test_respects_the_programs_choice_by_the_newer_interface(site, monkeypatch):
+    """The older interface cannot be read in that case."""
 
     def mixed():
         raise RuntimeError("you have used mix of the legacy and new APIs")
@@ -93,14 +93,14 @@ def test_the_programs_choice_by_the_newer_interface_stays(site, monkeypatch):
     monkeypatch.undo()
 
 
-def test_without_a_gpu_they_do_nothing(monkeypatch):
+def test_gpu_entries_do_nothing_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with hotlap.enable(None, with_=["tf32", "cudnn-autotuner", "recurrent"]) as under:
-        assert {one.why for one in under.outcomes} == {"no GPU that torch can use"}
+    with hotlap.enable(None, with_=["tf32", "cudnn-autotuner", "recurrent"]) as enabled:
+        assert {outcome.why for outcome in enabled.outcomes} == {"no GPU that torch can use"}
         assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_detect():
+def test_estimates_its_gain():
     detect = entries()["tf32"].detect
     on_gpu = {
         "models": (model(device="cuda:0"),),

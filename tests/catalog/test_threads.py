@@ -1,4 +1,4 @@
-"""Threads by the cores there are, before torch starts or beside loader workers; what the user set stays."""
+"""threads matches the thread count to the cores, before torch starts or beside loader workers; the user's stays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cores(monkeypatch, usable, bound=None):
     monkeypatch.setattr(APPLY, "bound_cores", lambda: bound or usable)
 
 
-def test_the_environment_is_set_where_openmp_would_see_too_many_cores(monkeypatch):
+def test_sets_the_environment_where_openmp_would_see_too_many_cores(monkeypatch):
     cores(monkeypatch, usable=2, bound=16)
     assert APPLY.environment(None, {}) == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "HOTLAP_THREADS": "2"}
     assert APPLY.environment(3, {})["OMP_NUM_THREADS"] == "3"
@@ -47,23 +47,23 @@ def test_the_environment_is_set_where_openmp_would_see_too_many_cores(monkeypatc
 @pytest.mark.parametrize(
     ("cores", "workers", "threads"), [(2, 2, 1), (2, 1, 1), (8, 0, 8), (8, 2, 6), (8, 8, 2), (1, 4, 1)]
 )
-def test_threads_beside_workers(cores, workers, threads):
-    assert APPLY.beside(cores, workers) == threads
+def test_workers_leave_fewer_threads_to_the_training(cores, workers, threads):
+    assert APPLY.threads_beside(cores, workers) == threads
 
 
-def test_a_loader_with_workers_lowers_the_number_and_disabling_puts_it_back(monkeypatch):
+def test_a_loader_with_workers_lowers_the_thread_count_until_disabled(monkeypatch):
     cores(monkeypatch, usable=2)
     torch.set_num_threads(2)
     enabled = hotlap.enable(None, with_=["threads"])
     assert enabled.outcomes[0].status == "no effect"
     list(DataLoader(range(4), num_workers=1))
     assert torch.get_num_threads() == 1
-    assert enabled.outcomes[0].why == "1 thread, not 2: 1 loader workers beside them"
+    assert enabled.outcomes[0].why == "1 thread, not 2: 1 loader workers need cores too"
     hotlap.disable()
     assert torch.get_num_threads() == 2
 
 
-def test_workers_that_are_never_started_take_no_core(monkeypatch):
+def test_workers_that_never_start_take_no_core(monkeypatch):
     cores(monkeypatch, usable=2)
     torch.set_num_threads(2)
     hotlap.enable(None, with_=["threads", "resident-data"])
@@ -72,7 +72,7 @@ def test_workers_that_are_never_started_take_no_core(monkeypatch):
     hotlap.disable()
 
 
-def test_a_plan_leaves_the_training_its_cores_beside_workers(monkeypatch):
+def test_a_plan_leaves_the_training_cores_of_its_own_beside_workers(monkeypatch):
     cores(monkeypatch, usable=2)
     torch.set_num_threads(2)
     hotlap.enable("fast", at_once=True)
@@ -95,18 +95,18 @@ def test_ranks_on_one_machine_share_its_cores(monkeypatch):
     assert enabled.outcomes[0].status == "applied"
 
 
-def test_what_the_user_set_stays_unless_a_number_is_asked_for(monkeypatch):
+def test_the_users_setting_stays_unless_a_number_is_requested(monkeypatch):
     cores(monkeypatch, usable=1)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(2)
     enabled = hotlap.enable(None, with_=["threads"])
     assert torch.get_num_threads() == 2
-    assert enabled.outcomes[0].why == "OMP_NUM_THREADS=2 is set, and that stays"
+    assert enabled.outcomes[0].why == "OMP_NUM_THREADS=2 is set, which takes precedence"
     hotlap.enable(None, with_=["threads=1"])
     assert torch.get_num_threads() == 1
 
 
-def test_a_command_gets_the_number_before_torch_starts(tmp_path):
+def test_a_command_gets_the_thread_count_before_torch_starts(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os, torch\n"
         "print(os.environ.get('OMP_NUM_THREADS'), os.environ.get('MKL_NUM_THREADS'), torch.get_num_threads())\n"
@@ -117,10 +117,10 @@ def test_a_command_gets_the_number_before_torch_starts(tmp_path):
     ran = bare(command, tmp_path)
     assert ran.code == 0, ran.stderr
     assert ran.stdout == "3 3 3\n"
-    assert re.search(r"applied: threads \(3 threads(, not \d+)?: as asked for\)", ran.stderr)  # OpenMP may give fewer
+    assert re.search(r"applied: threads \(3 threads(, not \d+)?: as requested\)", ran.stderr)  # OpenMP may give fewer
 
 
-def test_it_expects_something_where_threads_and_workers_share_cores():
+def test_estimates_a_gain_where_threads_and_workers_share_cores():
     crowded = observation(
         machine=machine(cores=2), settings=settings(threads=2), loaders=(loader(role="train", workers=2),)
     )

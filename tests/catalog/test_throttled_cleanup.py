@@ -1,4 +1,4 @@
-"""Clean-up calls of the loop are made seldom; calls elsewhere are all made."""
+"""throttled-cleanup skips most clean-up calls of the loop; calls elsewhere all run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MB = 1 << 20
 
 @pytest.fixture
 def collections():
-    """How many full collections the program made. What was there before is frozen: walking it takes long."""
+    """Counts the program's full collections. Existing objects are frozen, because walking them takes long."""
     made = SimpleNamespace(count=0)
 
     def counting(phase, info):
@@ -48,7 +48,7 @@ def enabled(monkeypatch):
         yield enabled
 
 
-def test_collections_in_the_loop_are_made_once_in_a_hundred_times(enabled, collections, step):
+def test_collections_in_the_loop_run_once_in_a_hundred_calls(enabled, collections, step):
     for _ in range(3 + 2 * EVERY):
         step()
         gc.collect()
@@ -59,7 +59,7 @@ def test_collections_in_the_loop_are_made_once_in_a_hundred_times(enabled, colle
     assert f"once in {EVERY} times" in outcome.why
 
 
-def test_collections_before_the_training_and_between_two_are_all_made(enabled, collections, step):
+def test_collections_before_and_between_trainings_all_run(enabled, collections, step):
     for _ in range(5):
         gc.collect()
     for _ in range(5):
@@ -70,7 +70,7 @@ def test_collections_before_the_training_and_between_two_are_all_made(enabled, c
     assert enabled.outcomes[0].status == "no effect"
 
 
-def test_collections_between_trainings_of_few_steps_are_all_made(enabled, collections):
+def test_collections_between_short_trainings_all_run(enabled, collections):
     for _ in range(10):
         torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1).step()
         gc.collect()
@@ -78,7 +78,7 @@ def test_collections_between_trainings_of_few_steps_are_all_made(enabled, collec
     assert enabled.outcomes[0].status == "no effect"
 
 
-def test_a_helper_called_from_the_loop_and_after_it_counts_as_two_places(enabled, collections, step):
+def test_a_helper_called_inside_and_after_the_loop_counts_as_two_places(enabled, collections, step):
     def clean():
         gc.collect()
 
@@ -90,7 +90,7 @@ def test_a_helper_called_from_the_loop_and_after_it_counts_as_two_places(enabled
     assert collections.count == in_loop + 1
 
 
-def test_a_number_that_is_used_is_the_true_one(enabled, collections, step):
+def test_a_return_value_that_is_used_is_the_true_one(enabled, collections, step):
     found = []
     for _ in range(8):
         step()
@@ -99,8 +99,8 @@ def test_a_number_that_is_used_is_the_true_one(enabled, collections, step):
     assert enabled.outcomes[0].status == "no effect"
 
 
-def test_torchs_own_calls_are_all_made(enabled, collections, step):
-    """Ahead of a capture it clears up."""
+def test_torchs_own_calls_all_run(enabled, collections, step):
+    """Torch cleans up before it captures a graph."""
     names = {"__name__": "torch.cuda.graphs"}
     exec("import gc\ndef clear():\n    gc.collect()", names)
     for _ in range(10):
@@ -118,7 +118,7 @@ def test_young_generations_are_left_alone(enabled, step):
 
 
 @pytest.mark.parametrize(("value", "times"), [("memory", 30), ("all", 4)])
-def test_synchronize_is_left_alone_unless_asked_for(value, times, step, monkeypatch):
+def test_synchronize_is_left_alone_unless_requested(value, times, step, monkeypatch):
     calls = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("synchronize"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty_cache"))
@@ -132,7 +132,7 @@ def test_synchronize_is_left_alone_unless_asked_for(value, times, step, monkeypa
 
 
 @pytest.mark.parametrize(("free", "times"), [(0.5, 4), (0.05, 4 + 2)])
-def test_a_cache_is_emptied_again_only_where_memory_is_short(free, times, step, monkeypatch):
+def test_the_cache_is_emptied_again_only_where_memory_is_short(free, times, step, monkeypatch):
     calls = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free * 1e9), int(1e9)))
@@ -146,7 +146,7 @@ def test_a_cache_is_emptied_again_only_where_memory_is_short(free, times, step, 
 
 @pytest.fixture
 def held(monkeypatch):
-    """The memory as a test says it is; a collection frees what is garbage."""
+    """A test sets the memory in use, and a collection frees the garbage."""
     memory = SimpleNamespace(live=MemoryUse(1000 * MB, 0), garbage=MemoryUse(0, 0))
 
     def freeing(phase, info):
@@ -163,7 +163,7 @@ def held(monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
-def test_a_collection_is_made_when_memory_has_grown_since_the_last(enabled, collections, step, held, where):
+def test_collects_when_memory_has_grown_since_the_last_collection(enabled, collections, step, held, where):
     grew = []
     for k in range(50):
         step()
@@ -172,11 +172,11 @@ def test_a_collection_is_made_when_memory_has_grown_since_the_last(enabled, coll
         gc.collect()
         if collections.count > made:
             grew.append(k)
-    # 70 MB are more than 64: of use, so three more are made
+    # 70 MB are more than 64: the collection was useful, so three more run
     assert grew == [0, 1, 2, 9, 10, 11, 12, 19, 20, 21, 22, 29, 30, 31, 32, 39, 40, 41, 42, 49]
 
 
-def test_growth_of_a_twentieth_is_let_be(enabled, collections, step, held):
+def test_ignores_growth_of_a_twentieth(enabled, collections, step, held):
     held.live = MemoryUse(10_000 * MB, 0)
     for _ in range(50):
         step()
@@ -185,7 +185,7 @@ def test_growth_of_a_twentieth_is_let_be(enabled, collections, step, held):
     assert collections.count == TRUSTED
 
 
-def test_memory_that_stays_asks_for_one_collection(enabled, collections, step, held):
+def test_memory_that_stays_in_use_triggers_one_collection(enabled, collections, step, held):
     for k in range(50):
         step()
         if k == 20:
@@ -194,7 +194,7 @@ def test_memory_that_stays_asks_for_one_collection(enabled, collections, step, h
     assert collections.count == TRUSTED + 1
 
 
-def test_garbage_found_when_memory_has_grown_is_of_use_though_it_is_given_back_late(enabled, collections, step, held):
+def test_garbage_found_counts_as_useful_though_its_memory_returns_late(enabled, collections, step, held):
     for k in range(50):
         step()
         if k == 20:
@@ -206,7 +206,7 @@ def test_garbage_found_when_memory_has_grown_is_of_use_though_it_is_given_back_l
     assert collections.count == TRUSTED + 1 + TRUSTED
 
 
-def test_a_place_whose_collections_free_much_is_never_left_out(enabled, collections, step, held):
+def test_a_place_whose_collections_free_much_is_never_skipped(enabled, collections, step, held):
     for _ in range(50):
         step()
         held.garbage = MemoryUse(0, 65 * MB)
@@ -230,7 +230,7 @@ def test_cycles_that_hold_much_do_not_pile_up(enabled, collections, step):
 
 
 @pytest.mark.parametrize(("initialized", "device"), [(False, 0), (True, 7)])
-def test_the_device_is_asked_only_where_the_program_uses_it(monkeypatch, initialized, device):
+def test_queries_the_device_only_where_the_program_uses_it(monkeypatch, initialized, device):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 7)
     held = Memory(torch).held()
@@ -238,7 +238,7 @@ def test_the_device_is_asked_only_where_the_program_uses_it(monkeypatch, initial
     assert held.host > 0
 
 
-def test_closing_leaves_the_functions_as_they_were():
+def test_closing_restores_the_functions():
     owners = (gc, torch.cuda, torch.cuda.memory, torch.accelerator, torch.mps)
     before = [dict(vars(owner)) for owner in owners]
     with hotlap.enable(None, with_=["throttled-cleanup=all"]):
@@ -246,13 +246,13 @@ def test_closing_leaves_the_functions_as_they_were():
     assert [dict(vars(owner)) for owner in owners] == before
 
 
-def test_a_place_reached_seldom_is_never_left_out():
+def test_a_place_reached_rarely_is_never_skipped():
     place = CleanupLine("train.py:1", result_used=False)
     assert not any(place.leave_out(step) for step in range(1, 1000, 6))
     assert [place.leave_out(step) for step in (2000, 2001, 2002, 2003, 2004)] == [False, False, False, True, True]
 
 
-def test_what_it_could_gain_is_the_time_of_collecting_and_emptying():
+def test_estimates_its_gain_from_collecting_and_emptying():
     from hotlap.catalog.throttled_cleanup.detect import detect
 
     assert detect(observation()) is None

@@ -1,4 +1,4 @@
-"""whole-batch-fetch: bit-equal batches and losses, the same random numbers, and only where it is certain."""
+"""whole-batch-fetch gives identical batches, losses and random numbers, and applies only where that is certain."""
 
 import functools
 import sys
@@ -27,7 +27,7 @@ class Pairs(Dataset):
         return len(self.inputs)
 
     def __getitem__(self, index):
-        """A row of each."""
+        """Returns a row of each tensor."""
         return self.inputs[index], self.targets[index]
 
 
@@ -75,21 +75,21 @@ def test_losses_and_random_numbers_are_the_same(dataset, options):
 
 
 @pytest.mark.parametrize("dataset", [Named, Single])
-def test_batches_have_the_shape_that_collating_gives(dataset):
+def test_batches_have_the_shapes_that_collating_gives(dataset):
     alone = list(DataLoader(dataset(), 5))
     with applied(NAME) as running:
-        under = list(DataLoader(dataset(), 5))
+        ours = list(DataLoader(dataset(), 5))
         assert outcome(running)[0] == "applied"
-    assert str(under) == str(alone)
+    assert str(ours) == str(alone)
 
 
-def test_items_are_not_fetched_one_by_one():
+def test_does_not_fetch_items_one_by_one():
     dataset = TensorDataset(INPUTS, TARGETS)
     with applied(NAME):
         batches = iter(DataLoader(dataset, 5))
         next(batches)
-        batches._dataset_fetcher._spent = 1e9  # no time is left to fetch one the program's own way too
-        batches._dataset_fetcher._original = None  # nor is it asked
+        batches._dataset_fetcher._spent = 1e9  # no time is left to also fetch a batch the program's own way
+        batches._dataset_fetcher._original = None  # nor is the original fetcher called
         assert len(list(batches)) == 5
 
 
@@ -106,7 +106,7 @@ def test_items_are_fetched_one_by_one_while_calls_are_traced():
     assert calls.count(TensorDataset.__getitem__.__code__) == 5
 
 
-def test_a_method_of_torch_that_the_program_has_replaced_is_called(monkeypatch):
+def test_calls_a_torch_method_that_the_program_has_replaced(monkeypatch):
     calls, original = [], TensorDataset.__getitem__
     with applied(NAME):
         batches = iter(DataLoader(TensorDataset(INPUTS, TARGETS), 5))
@@ -121,35 +121,35 @@ def test_a_method_of_torch_that_the_program_has_replaced_is_called(monkeypatch):
     [
         (lambda: DataLoader(Shifted(), 4), "not known to be rows"),
         (lambda: DataLoader(Neighbours(), 4), "not known to be rows"),
-        (lambda: DataLoader(Whole(), 4), "by whole batches already"),
+        (lambda: DataLoader(Whole(), 4), "in whole batches"),
         (
             lambda: DataLoader(Pairs(), 4, collate_fn=lambda rows: default_collate(rows)),
-            "function of the program's own",
+            "made by a custom collate_fn",
         ),
         (lambda: DataLoader(Pairs(), 4, num_workers=1), "by workers"),
-        (lambda: DataLoader(Pairs(), batch_size=None), "not put together from items"),
+        (lambda: DataLoader(Pairs(), batch_size=None), "not made from items"),
         (lambda: DataLoader(list(INPUTS), 4), "not known to be rows"),
         (lambda: DataLoader(TensorDataset(INPUTS.clone().requires_grad_()), 4), "with gradients"),
         (lambda: DataLoader(TensorDataset(torch.nn.Parameter(INPUTS)), 4), "of Parameter"),
     ],
 )
-def test_elsewhere_it_does_nothing_and_says_why(make, said):
+def test_does_nothing_and_says_why_where_it_does_not_apply(make, said):
     alone = list(make())
     with applied(NAME) as running:
-        under = list(make())
+        ours = list(make())
         status, why = outcome(running)
     assert (status, said in why) == ("no effect", True), why
-    assert str(under) == str(alone)
+    assert str(ours) == str(alone)
 
 
-def test_a_layout_that_collating_would_keep_is_left_to_it():
+def test_unusual_memory_layouts_are_left_to_the_collate_function():
     images = torch.randn(6, 3, 4, 4).to(memory_format=torch.channels_last)
     alone = [batch.stride() for (batch,) in DataLoader(TensorDataset(images), 2)]
     with applied(NAME):
         assert [batch.stride() for (batch,) in DataLoader(TensorDataset(images), 2)] == alone
 
 
-def test_what_the_program_writes_into_its_data_is_seen():
+def test_writes_by_the_program_to_its_data_show_in_batches():
     dataset = Pairs()
     dataset.inputs = INPUTS.clone()
     with applied(NAME):
@@ -161,7 +161,7 @@ def test_what_the_program_writes_into_its_data_is_seen():
         assert bool((next(batches)[0] == 0.0).all())
 
 
-def test_unusual_keys_go_torchs_own_way():
+def test_unusual_keys_are_fetched_by_torch_itself():
     with applied(NAME):
         loader = DataLoader(Pairs(), batch_sampler=[[0, 1], [-1, -2], [torch.tensor(3)], [99]])
         batches = iter(loader)
@@ -170,7 +170,7 @@ def test_unusual_keys_go_torchs_own_way():
             next(batches)
 
 
-def test_an_epoch_under_way_goes_on_when_it_is_taken_back():
+def test_a_running_epoch_continues_after_closing():
     dataset, classes = Pairs(), dict(vars(DataLoader))
     with applied(NAME):
         batches = iter(DataLoader(dataset, 5))
@@ -186,17 +186,17 @@ def test_an_epoch_under_way_goes_on_when_it_is_taken_back():
     [(Pairs, ["inputs", "targets"]), (Single, "inputs"), (Shifted, None), (dict, None),
      (Named, {"inputs": "inputs", "pair": ["inputs", "targets"]})],
 )  # fmt: skip
-def test_what_a_class_returns_is_read_in_its_source(kind, shape):
+def test_reads_what_a_class_returns_from_its_source(kind, shape):
     assert shape_of(kind) == shape
 
 
-def test_a_function_put_around_the_fetching_of_items_is_not_left_out():
-    asked = []
+def test_a_wrapper_around_getitem_is_not_bypassed():
+    indices = []
 
     def noting(fetch):
         @functools.wraps(fetch)
         def noted(self, index):
-            asked.append(index)
+            indices.append(index)
             return fetch(self, index)
 
         return noted
@@ -210,17 +210,17 @@ def test_a_function_put_around_the_fetching_of_items_is_not_left_out():
     with applied(NAME) as running:
         list(DataLoader(Noted(), 5))
         assert outcome(running)[0] == "no effect"
-    assert asked == list(range(len(INPUTS)))
+    assert indices == list(range(len(INPUTS)))
 
 
-def test_whole_batches_from_a_batch_sampler_of_torch():
+def test_accepts_whole_batches_from_a_torch_batch_sampler():
     sampler = BatchSampler(range(26), 4, drop_last=True)
     with applied(NAME) as running:
         assert len(list(DataLoader(Pairs(), batch_sampler=sampler))) == 6
         assert outcome(running) == ("applied", "Pairs: one index per tensor for a batch of 4")
 
 
-def test_what_it_could_save_is_the_wait_for_items():
+def test_estimates_its_gain_from_the_wait_for_items():
     detect = entries()[NAME].detect
     assert detect(observation(shares={"data": 0.4}, loaders=(loader(dataset="TensorDataset"),))).most == 0.4
     assert detect(observation(shares={"data": 0.4}, loaders=(loader(workers=2),))) is None

@@ -1,4 +1,4 @@
-"""A plan in the user's process: what is applied in which order, what is said, and that all of it can be taken back."""
+"""A plan in the user's process applies its entries in order, reports them, and can be undone entirely."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def seams():
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Entries that exist for one test only, by name."""
+    """Adds entries to the catalogue for one test, by name."""
 
     def plant(**by_name):
         found = {
@@ -72,10 +72,10 @@ def choices(*names: str) -> list[Choice]:
 
 
 def by_name(running: AppliedPlan) -> dict[str, str]:
-    return {one.name: one.status for one in running.outcomes}
+    return {outcome.name: outcome.status for outcome in running.outcomes}
 
 
-def test_entries_are_applied_in_the_order_they_ask_for(planted, seams):
+def test_entries_are_applied_in_the_order_they_request(planted, seams):
     applied = []
     planted(
         late={"apply": lambda site: applied.append(site.name), "stage": Stage.LAST},
@@ -92,7 +92,7 @@ def test_the_value_reaches_the_entry(planted, seams):
     assert seen == [7]
 
 
-def test_an_entry_that_cannot_be_applied_is_withdrawn_and_the_others_stay(planted, seams):
+def test_an_entry_that_fails_to_apply_is_withdrawn_and_the_others_stay(planted, seams):
     planted(broken={"apply": lambda site: 1 / 0}, sound={"apply": lambda site: site.applied("well")})
     running = AppliedPlan(torch, choices("broken", "sound"), seams)
     running.begin()
@@ -103,7 +103,7 @@ def test_an_entry_that_cannot_be_applied_is_withdrawn_and_the_others_stay(plante
 @pytest.mark.parametrize(
     ("parts", "why"), [({"device": "cuda"}, "no GPU that torch can use"), ({"torch": (99, 0)}, "needs torch 99.0")]
 )
-def test_a_requirement_that_is_not_met_is_no_effect_with_the_reason(planted, seams, monkeypatch, parts, why):
+def test_an_unmet_requirement_is_reported_as_no_effect_with_the_reason(planted, seams, monkeypatch, parts, why):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     planted(demanding={"apply": lambda site: 1 / 0, **parts})
     running = AppliedPlan(torch, choices("demanding"), seams)
@@ -113,7 +113,7 @@ def test_a_requirement_that_is_not_met_is_no_effect_with_the_reason(planted, sea
     assert why in outcome.why
 
 
-def test_what_was_applied_is_said_once_the_training_is_under_way_and_kept(planted, seams, tmp_path, capsys):
+def test_outcomes_are_reported_once_training_is_under_way_and_recorded(planted, seams, tmp_path, capsys):
     planted(
         one={"apply": lambda site: site.applied("well")},
         other={"apply": lambda site: site.after(site.seams.stepping, lambda *_: site.refused("too big"))},
@@ -129,11 +129,11 @@ def test_what_was_applied_is_said_once_the_training_is_under_way_and_kept(plante
     assert capsys.readouterr().err == "hotlap: applied: one (well)\nhotlap: refused: other (too big)\n"
     running.tell()
     assert capsys.readouterr().err == ""
-    (kept,) = tmp_path.glob("outcomes-*.json")
-    assert [one["status"] for one in json.loads(kept.read_text())["outcomes"]] == ["applied", "refused"]
+    (record,) = tmp_path.glob("outcomes-*.json")
+    assert [outcome["status"] for outcome in json.loads(record.read_text())["outcomes"]] == ["applied", "refused"]
 
 
-def test_an_entry_withdrawn_later_is_said_then(planted, seams, capsys):
+def test_an_entry_withdrawn_later_is_reported_then(planted, seams, capsys):
     planted(one={"apply": lambda site: site.applied("well")})
     running = AppliedPlan(torch, choices("one"), seams)
     running.quiet = False
@@ -154,7 +154,7 @@ def test_other_ranks_and_quiet_runs_say_nothing(planted, seams, capsys, monkeypa
     assert capsys.readouterr().err == ""
 
 
-def test_a_root_is_told_between_two_steps_to_all_who_wait(planted, seams):
+def test_a_root_is_announced_between_two_steps_to_all_waiting_entries(planted, seams):
     roots = []
     planted(
         one={"apply": lambda site: site.when_root(roots.append)},
@@ -165,8 +165,8 @@ def test_a_root_is_told_between_two_steps_to_all_who_wait(planted, seams):
     assert [type(root) for root in roots] == [nn.Linear, nn.Linear]
 
 
-def test_closing_the_seams_of_a_session_takes_the_entries_back(planted, tmp_path):
-    """As happens in a child made by fork: a loader's worker is not ours to change."""
+def test_closing_the_seams_of_a_session_removes_the_entries(planted, tmp_path):
+    """This happens in a forked child, because hotlap must not change a loader's worker."""
     planted(
         one={"apply": lambda site: site.replace(nn.Linear, "forward", lambda original, i, args, k: original(*args))}
     )
@@ -190,7 +190,7 @@ def circumstances(**more) -> Circumstances:
     return Circumstances(**{**usual, **more})
 
 
-def test_a_plan_proven_elsewhere_is_replaced_and_one_line_says_so(planted, seams, tmp_path, capsys):
+def test_a_plan_proven_elsewhere_is_replaced_with_one_line_of_notice(planted, seams, tmp_path, capsys):
     applied = []
     planted(
         proven={"apply": lambda site: applied.append(site.name)},
@@ -204,7 +204,7 @@ def test_a_plan_proven_elsewhere_is_replaced_and_one_line_says_so(planted, seams
 
 def test_differences_are_named():
     assert difference(circumstances(), torch) is None
-    assert "torch 1.0, this is" in (difference(circumstances(torch="1.0"), torch) or "")
+    assert "torch 1.0, this is torch" in (difference(circumstances(torch="1.0"), torch) or "")
     assert "8 × Fast GPU, this is" in (difference(circumstances(hardware="8 × Fast GPU"), torch) or "")
     gpu = SimpleNamespace(device_count=lambda: 2, get_device_name=lambda: "Fast GPU")
     assert room.hardware(SimpleNamespace(cuda=gpu)) == "2 × Fast GPU"
@@ -226,7 +226,7 @@ def test_a_gpu_is_named_without_starting_cuda(visible, monkeypatch):
     assert room.hardware(SimpleNamespace(cuda=gpu)) == f"1 × {name(visible)}"
 
 
-def test_what_is_applied_to_a_model_trained_later_is_said_then(planted, seams, capsys):
+def test_outcomes_for_a_model_trained_later_are_reported_then(planted, seams, capsys):
     later = []
     planted(one={"apply": lambda site: (site.no_effect("not for this model"), later.append(site))})
     running = AppliedPlan(torch, choices("one"), seams)
@@ -240,37 +240,39 @@ def test_what_is_applied_to_a_model_trained_later_is_said_then(planted, seams, c
     assert running.outcomes[0].why == "to the third"
 
 
-def test_what_needs_a_gpu_is_one_line_where_there_is_none():
+def test_entries_that_need_a_gpu_share_one_line_without_one():
     def without_gpu(*names):
         return [Outcome(name=name, code="X", status="no effect", why=room.NO_GPU) for name in names]
 
     applied = Outcome(name="one", code="X", status="applied", why="w")
-    both = ["applied: one (w)", "no effect: 3 that need a GPU (no GPU that torch can use)"]
-    assert lines([*without_gpu("a", "b", "c"), applied]) == both
+    expected = ["applied: one (w)", "no effect: 3 that need a GPU (no GPU that torch can use)"]
+    assert lines([*without_gpu("a", "b", "c"), applied]) == expected
     assert lines(without_gpu("a")) == ["no effect: a (no GPU that torch can use)"]
 
 
-def test_what_was_applied_comes_first():
-    told = [Outcome(name=status, code="X", status=status, why="w") for status in ("no effect", "refused", "applied")]
-    assert [line.split(":")[0] for line in lines(told)] == ["applied", "refused", "no effect"]
+def test_applied_entries_come_first():
+    outcomes = [
+        Outcome(name=status, code="X", status=status, why="w") for status in ("no effect", "refused", "applied")
+    ]
+    assert [line.split(":")[0] for line in lines(outcomes)] == ["applied", "refused", "no effect"]
     assert lines([]) == ["nothing to apply"]
 
 
-def test_one_that_gives_other_results_is_off_for_good_and_said(seams, capsys, monkeypatch):
+def test_an_entry_that_changes_results_is_switched_off_for_good_and_reported(seams, capsys, monkeypatch):
     monkeypatch.setattr(proof.Proof, "difference", lambda self: "a weight differs by 0.1")
-    begun = []
+    started = []
     running = AppliedPlan(torch, choices("fused-optimizer"), seams, decides=True)
     running.quiet = False
     begin = running._begin
-    monkeypatch.setattr(running, "_begin", lambda site: begun.append(site.name) or begin(site))
+    monkeypatch.setattr(running, "_begin", lambda site: started.append(site.name) or begin(site))
     running.begin()
     deadline = time.monotonic() + 60
     while not running.deciding.doubted and time.monotonic() < deadline:
         train(20)
     train(200)
     running.tell()
-    said = capsys.readouterr().err
-    assert said.count("fused-optimizer is switched off for good: SGD: a weight differs by 0.1; steps before") == 1
-    assert "some of it may have been wrong, as was said; it runs as it is" in said
+    output = capsys.readouterr().err
+    assert output.count("fused-optimizer is switched off for good: SGD: a weight differs by 0.1; earlier steps") == 1
+    assert "some steps may have been wrong, as reported above; the program runs unchanged" in output
     assert "fused-optimizer" not in running.deciding.on
-    assert begun == ["fused-optimizer"]
+    assert started == ["fused-optimizer"]

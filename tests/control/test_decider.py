@@ -1,4 +1,4 @@
-"""Deciding on a program that is played: a clock that the test moves, and steps that take what the arm makes of them."""
+"""The decider runs on a simulated program: the test moves the clock, and the arm determines how long a step takes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hotlap.control.ranks import OneRank, Ranks
 from hotlap.control.timing import HostMark
 from hotlap.records.plan import Outcome, Status
 
-STEP = 0.02  # seconds, of the program as it is
+STEP = 0.02  # seconds per step of the unchanged program
 
 
 class Played:
-    """A training whose steps take `seconds(arm)`; `begins` is what switching an entry on costs, once each time."""
+    """A simulated training whose steps take `seconds(arm)`; `begins` is the cost of switching an entry on."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Played:
         self.steps = 0
         self.loading = loading if isinstance(loading, Loaded) else Loaded(loading)
         self.arms = Arms(self._begin, names, lambda name: name in keeps)
-        one = [Candidate(frozenset(names))]
-        candidates = one if together else [Candidate(frozenset({name}), begins) for name in names]
+        alternatives = [Candidate(frozenset(names))]
+        candidates = alternatives if together else [Candidate(frozenset({name}), begins) for name in names]
         self.deciding = Decider(self._ticks, self.arms, self.loading, self, candidates, lambda: self.now, ranks)  # type: ignore[arg-type]
         self.lines: list[str] = []
         self.deciding.on_decided = lambda: self.lines.append("decided")
@@ -88,7 +88,7 @@ class Played:
 
 class Switched:
     def __init__(self, name: str, refused: bool) -> None:
-        self.name, self.closed, self.paused, self.has_told = name, False, False, True
+        self.name, self.closed, self.paused, self.has_reported = name, False, False, True
         self._status = Status.REFUSED if refused else Status.APPLIED
 
     @property
@@ -128,55 +128,55 @@ class Loaded:
         self.is_off = True
 
 
-def test_what_is_faster_stays_on() -> None:
+def test_a_faster_candidate_stays_on() -> None:
     played = Played(lambda arm: STEP / 2 if arm else STEP).train(400)
     assert played.on == {"one"}
     assert played.lines == ["decided"]
-    (tried,) = played.deciding.findings.tried
-    assert tried.kept
-    assert tried.ratio == pytest.approx(2, rel=0.1)
-    assert tried.low is not None
-    assert tried.low > 1.8
+    (trial,) = played.deciding.findings.tried
+    assert trial.kept
+    assert trial.ratio == pytest.approx(2, rel=0.1)
+    assert trial.low is not None
+    assert trial.low > 1.8
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.005, 1.1, 3.0])
-def test_what_is_not_faster_goes(factor: float) -> None:
+def test_a_candidate_that_is_not_faster_is_switched_off(factor: float) -> None:
     played = Played(lambda arm: STEP * factor if arm else STEP).train(600)
     assert played.on == frozenset()
     assert played.arms.now == frozenset()
     assert not played.deciding.findings.tried[-1].kept
 
 
-def test_a_program_without_candidates_is_let_alone() -> None:
+def test_a_program_without_candidates_is_left_alone() -> None:
     played = Played(lambda arm: STEP, names=()).train(200)
     assert played.lines == ["decided"]
     assert not played.listening
 
 
-def test_of_a_group_that_gains_what_does_not_is_left_out() -> None:
+def test_members_without_a_gain_leave_a_group_that_gains() -> None:
     def seconds(arm: Arm) -> float:
         return STEP * (0.5 if "good" in arm else 1.0) * (1.1 if "bad" in arm else 1.0)
 
     assert Played(seconds, names=("good", "bad", "idle")).train(3000).on == {"good"}
 
 
-def test_a_group_that_does_not_gain_is_halved() -> None:
+def test_a_group_without_a_gain_is_halved() -> None:
     def seconds(arm: Arm) -> float:
         return STEP * (0.8 if "good" in arm else 1.0) * (2.0 if "bad" in arm else 1.0)
 
     assert Played(seconds, names=("good", "idle", "bad", "other")).train(4000).on == {"good"}
 
 
-def test_what_is_refused_costs_no_blocks() -> None:
+def test_a_refused_candidate_costs_no_blocks() -> None:
     played = Played(lambda arm: STEP, refused=("one",)).train(400)
-    (tried,) = played.deciding.findings.tried
-    assert tried.ratio is None
-    assert tried.with_ == ()
+    (trial,) = played.deciding.findings.tried
+    assert trial.ratio is None
+    assert trial.with_ == ()
     assert played.on == frozenset()
 
 
-def test_what_cannot_be_afforded_waits() -> None:
-    """Ten seconds of preparing are a fiftieth of 425 more seconds of training."""
+def test_candidates_wait_until_the_budget_allows_them() -> None:
+    """Ten seconds of preparation are a fiftieth of the 425 seconds of training that follow."""
     played = Played(lambda arm: STEP / 2 if arm else STEP, begins=10.0, keeps=("one",))
     played.train(int(400 / STEP))
     assert not played.begun
@@ -186,8 +186,8 @@ def test_what_cannot_be_afforded_waits() -> None:
 
 
 @pytest.mark.parametrize("slower", [2.0, 50.0])
-def test_the_account_is_kept(slower: float) -> None:
-    """However slow an entry is, what trying it has cost is within the account, but for the step under way."""
+def test_accounts_for_the_cost_of_trials(slower: float) -> None:
+    """However slow an entry is, trying it stays within the budget, except for the current step."""
     played = Played(lambda arm: STEP * slower if arm else STEP)
     for _ in range(40):
         played.train(25)
@@ -196,15 +196,15 @@ def test_the_account_is_kept(slower: float) -> None:
     assert played.on == frozenset()
 
 
-def test_what_becomes_slow_later_goes() -> None:
+def test_a_candidate_that_becomes_slow_later_is_switched_off() -> None:
     played = Played(lambda arm: (STEP / 2 if played.now < 30 else STEP * 3) if arm else STEP)
     assert played.train(1000).on == {"one"}
     played.train(4000)
     assert played.on == frozenset()
 
 
-def test_what_was_too_small_is_tried_again_once_steps_are_short() -> None:
-    """Batches that come late hide it."""
+def test_a_gain_too_small_to_matter_is_tried_again_once_steps_are_short() -> None:
+    """Late batches hide the gain at first."""
 
     def seconds(arm: Arm) -> float:
         late = STEP if played.now < 60 else 0.0
@@ -217,7 +217,7 @@ def test_what_was_too_small_is_tried_again_once_steps_are_short() -> None:
     assert played.on == {"one"}
 
 
-def test_batches_that_take_longer_are_left_to_the_program() -> None:
+def test_batches_that_get_slower_are_left_to_the_program() -> None:
     played = Played(lambda arm: STEP, loading=lambda: STEP).train(400)
     assert played.loading.is_off
     faster = Played(lambda arm: STEP, loading=lambda: -STEP / 2).train(400)
@@ -225,7 +225,7 @@ def test_batches_that_take_longer_are_left_to_the_program() -> None:
     assert faster.deciding.findings.tried[0].names == ("batches",)
 
 
-def test_a_pause_within_a_block_decides_nothing() -> None:
+def test_a_pause_within_a_block_does_not_affect_the_decision() -> None:
     """A checkpoint or an evaluation falls into one of the blocks."""
     for at in range(20, 90, 7):
         played = Played(lambda arm: STEP)
@@ -237,7 +237,7 @@ def test_a_pause_within_a_block_decides_nothing() -> None:
 
 @pytest.mark.parametrize("every", [29, 50, 97])
 def test_evaluations_within_blocks_do_not_hide_a_gain(every: int) -> None:
-    """A training loop that evaluates by its own count of steps, without a loader that would tell of it."""
+    """The loop evaluates by its own count of steps, without a loader that would reveal it."""
     played = Played(lambda arm: STEP / 1.3 if arm else STEP)
     for _ in range(4000 // every):
         played.train(every)
@@ -246,8 +246,8 @@ def test_evaluations_within_blocks_do_not_hide_a_gain(every: int) -> None:
     assert played.deciding.findings.ratio == pytest.approx(1.3, rel=0.1)
 
 
-def test_evaluations_of_the_program_are_not_ours_to_pay() -> None:
-    """Each of them takes longer than trying may cost."""
+def test_evaluations_do_not_count_as_cost_of_trials() -> None:
+    """Each evaluation takes longer than a trial may cost."""
     played = Played(lambda arm: STEP / 2 if arm else STEP)
     for _ in range(60):
         played.train(10)
@@ -257,8 +257,8 @@ def test_evaluations_of_the_program_are_not_ours_to_pay() -> None:
 
 
 @pytest.mark.parametrize("first", range(20, 80, 4))
-def test_nor_are_those_that_no_loader_tells_of(first: int) -> None:
-    """Whatever they fall on: the steps after a switch, in which something of ours may be prepared, or others."""
+def test_evaluations_without_a_loader_do_not_count_as_cost_of_trials(first: int) -> None:
+    """This holds wherever they fall, even on steps after a switch, in which hotlap may prepare something."""
     played = Played(lambda arm: STEP / 2 if arm else STEP).train(first)
     for _ in range(60):
         played.now += 7.0
@@ -266,8 +266,8 @@ def test_nor_are_those_that_no_loader_tells_of(first: int) -> None:
     assert played.on == {"one"}
 
 
-def test_nor_are_those_between_epochs_of_a_few_steps() -> None:
-    """Each takes as long as half a dozen steps, so that an epoch is mostly evaluation."""
+def test_evaluations_between_short_epochs_do_not_count_as_cost_of_trials() -> None:
+    """Each evaluation takes as long as six steps, so an epoch is mostly evaluation."""
     played = Played(lambda arm: STEP / 2 if arm else STEP)
     for _ in range(200):
         played.train(3)
@@ -277,7 +277,7 @@ def test_nor_are_those_between_epochs_of_a_few_steps() -> None:
     assert played.deciding.account.spent < 0.1
 
 
-def test_an_error_of_ours_leaves_the_program_as_it_is() -> None:
+def test_an_internal_error_leaves_the_program_unchanged() -> None:
     played = Played(lambda arm: STEP)
     played.arms._begin = lambda name, arm: 1 / 0  # type: ignore[assignment, return-value]
     played.train(100)
@@ -286,8 +286,8 @@ def test_an_error_of_ours_leaves_the_program_as_it_is() -> None:
     assert not played.listening
 
 
-def test_a_trial_that_is_interrupted_leaves_nothing_on() -> None:
-    """Ctrl-C while a block is measured, which the program catches."""
+def test_an_interrupted_trial_leaves_nothing_on() -> None:
+    """The program catches a Ctrl-C that arrives while a block is measured."""
     played = Played(lambda arm: STEP / 2 if arm else STEP)
     while not played.arms.now:
         played.train(1)
@@ -303,17 +303,17 @@ def test_a_trial_that_is_interrupted_leaves_nothing_on() -> None:
     played.train(100)
 
 
-def test_blocks_without_a_difference_seldom_keep_anything() -> None:
-    kept = 0
+def test_noise_alone_rarely_switches_anything_on() -> None:
+    count = 0
     for seed in range(60):
         played = Played(lambda arm: STEP)
         played._random, played.noise = random.Random(seed), 0.15
-        kept += bool(played.train(500).on)
-    assert kept <= 5
+        count += bool(played.train(500).on)
+    assert count <= 5
 
 
 class KeptLater(Loaded):
-    """Batches that come in half the time once all of them are kept; of workers there is no way back."""
+    """Batches take half the time once all of them are kept; changed workers cannot be restored."""
 
     coming = True
 
@@ -329,7 +329,7 @@ class KeptLater(Loaded):
 
 
 class KeptWhileItWaits(KeptLater):
-    """Nearly all of a step is waiting for batches, until all of them are kept."""
+    """Nearly all of a step is spent waiting for batches, until all of them are kept."""
 
     def __init__(self, epoch: float) -> None:
         super().__init__(waited=False, gain=0.0)
@@ -353,25 +353,25 @@ def _held_up(epoch: float) -> Played:
     return played
 
 
-def test_nothing_is_tried_while_steps_wait_for_batches_that_are_being_kept() -> None:
+def test_tries_nothing_while_steps_wait_for_batches_being_kept() -> None:
     played = _held_up(epoch=20.0)
     while played.now < 19.5:
         played.train(10)
-    assert [one.names for one in played.deciding.findings.tried] == [("batches",)]
+    assert [trial.names for trial in played.deciding.findings.tried] == [("batches",)]
     assert played.train(2000).on == {"one"}
     assert played.deciding.findings.by_batches == pytest.approx(STEP / 0.004, rel=0.1)
     assert played.deciding.findings.ratio == pytest.approx(STEP / 0.002, rel=0.1)
 
 
-def test_an_epoch_that_takes_an_hour_is_not_waited_for() -> None:
+def test_does_not_wait_for_an_epoch_that_takes_an_hour() -> None:
     played = _held_up(epoch=3600.0)
     while played.now < 120:
         played.train(10)
-    assert ("one",) in [one.names for one in played.deciding.findings.tried]
+    assert ("one",) in [trial.names for trial in played.deciding.findings.tried]
 
 
-def test_blocks_of_the_program_as_it_is_cost_nothing() -> None:
-    """However much faster it is with what was found: it would have taken as long without us."""
+def test_blocks_of_the_unchanged_program_cost_nothing() -> None:
+    """Even when the entries make the program much faster, its own blocks take no longer than without hotlap."""
     factors = {"first": 0.05, "second": 0.5, "third": 0.8}
     played = Played(lambda arm: 0.2 * math.prod(factors[name] for name in arm), names=tuple(factors)).train(3000)
     assert played.on == set(factors)
@@ -379,8 +379,8 @@ def test_blocks_of_the_program_as_it_is_cost_nothing() -> None:
     assert played.deciding.findings.ratio == pytest.approx(50, rel=0.15)
 
 
-def test_of_what_was_gained_more_may_be_tried() -> None:
-    """Preparing takes two seconds, which the gain of the first has earned long before a fiftieth of the time has."""
+def test_time_gained_pays_for_further_trials() -> None:
+    """Preparation takes two seconds, which the first entry's gain earns long before a fiftieth of the time does."""
     played = Played(
         lambda arm: STEP * (0.2 if "quick" in arm else 1.0) * (0.5 if "dear" in arm else 1.0), names=("quick", "dear")
     )
@@ -395,12 +395,12 @@ def test_of_what_was_gained_more_may_be_tried() -> None:
 def _one_by_one(deciding: Decider) -> Any:
     yield from deciding._warm()
     yield from deciding._load()
-    for one in deciding._candidates:
-        yield from deciding._decide([one])
+    for candidate in deciding._candidates:
+        yield from deciding._decide([candidate])
 
 
-def test_what_is_switched_off_unmeasured_is_not_claimed() -> None:
-    """It gained; then it takes so long that comparing it again costs more than may be."""
+def test_a_gain_switched_off_unmeasured_is_not_claimed() -> None:
+    """The entry first gains; then it gets so slow that another comparison would exceed the budget."""
     played = Played(lambda arm: (STEP / 4 if played.now < 20 else 60.0) if arm else STEP)
     assert played.train(1000).on == {"one"}
     while played.on:
@@ -410,7 +410,7 @@ def test_what_is_switched_off_unmeasured_is_not_claimed() -> None:
 
 
 @pytest.mark.parametrize("waited", [True, False])
-def test_batches_that_are_kept_from_the_second_epoch_on_are_measured_then(waited: bool) -> None:
+def test_batches_kept_from_the_second_epoch_on_are_measured_then(waited: bool) -> None:
     loading = KeptLater(waited)
     played = Played(lambda arm: STEP, names=(), loading=loading).train(300)
     assert played.deciding.findings.ratio == 1.0
@@ -422,8 +422,8 @@ def test_batches_that_are_kept_from_the_second_epoch_on_are_measured_then(waited
     assert findings.after == pytest.approx(STEP / 2, rel=0.15)
 
 
-def test_batches_that_become_slower_when_kept_are_left_to_the_program_again() -> None:
-    """The steps themselves have become shorter meanwhile."""
+def test_batches_that_become_slower_when_kept_return_to_the_program() -> None:
+    """The steps themselves get shorter meanwhile."""
     loading = KeptLater(waited=True, gain=0.3 * STEP)
     seconds = [STEP]
     played = Played(lambda arm: seconds[0], names=(), loading=loading).train(300)
@@ -434,7 +434,7 @@ def test_batches_that_become_slower_when_kept_are_left_to_the_program_again() ->
 
 
 class Unsteady(Played):
-    """On a machine that is half as slow again for a while, every now and then."""
+    """The machine is half as slow again for a while, every now and then."""
 
     slower, until = 1.0, 0.0
 
@@ -450,7 +450,7 @@ class Unsteady(Played):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_machine_that_changes_its_speed_feigns_nothing(seed: int) -> None:
+def test_a_machine_that_changes_its_speed_causes_no_false_gain(seed: int) -> None:
     factors = {"good": 0.7, "idle": 1.0, "bad": 1.1}
 
     def seconds(arm: Arm) -> float:
@@ -462,7 +462,7 @@ def test_a_machine_that_changes_its_speed_feigns_nothing(seed: int) -> None:
     assert played.deciding.findings.ratio == pytest.approx(1 / 0.7, rel=0.1)
 
 
-def test_what_is_left_of_a_group_is_compared_with_the_program_as_it_is() -> None:
+def test_the_rest_of_a_group_is_compared_with_the_unchanged_program() -> None:
     def seconds(arm: Arm) -> float:
         return STEP * {frozenset(): 1.0, frozenset({"one", "two"}): 0.5}.get(arm, 1.3)  # neither gains alone
 

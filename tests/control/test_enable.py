@@ -1,4 +1,4 @@
-"""hotlap.enable in a program: before or after torch is imported, twice, as a block, and gone without a trace."""
+"""hotlap.enable works before or after torch is imported, twice, and as a with block, and disabling leaves no trace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("when", PROGRAMS)
-def test_it_applies_and_leaves_no_trace(when, tmp_path):
+def test_applies_entries_and_leaves_no_trace(when, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         PROGRAMS[when]
@@ -60,7 +60,7 @@ def test_hotlap_off_makes_it_inert(tmp_path):
 
 
 def steps_fused() -> bool:
-    """Its groups say so while it steps only."""
+    """Returns whether the optimizer's steps are fused, which its groups show only during a step."""
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.grad = torch.ones(2)
     optimizer, fused = torch.optim.AdamW([parameter], lr=0.1), []
@@ -69,7 +69,7 @@ def steps_fused() -> bool:
     return bool(fused[0])
 
 
-def test_as_a_block_it_ends_with_it_also_when_the_block_fails():
+def test_a_with_block_disables_it_even_when_the_block_fails():
     enabled = hotlap.enable(None, with_=["fused-optimizer"])
 
     def fails() -> None:
@@ -94,7 +94,7 @@ def test_enabling_again_replaces_what_was_enabled():
     hotlap.disable()
 
 
-def test_what_is_not_known_is_refused_and_what_was_enabled_stays():
+def test_rejects_unknown_names_and_keeps_what_was_enabled():
     with hotlap.enable(None, with_=["fused-optimizer"]) as enabled:
         with pytest.raises(UnknownOptimization, match="did you mean fused-optimizer"):
             hotlap.enable(None, with_=["fused-optimiser"])
@@ -104,7 +104,7 @@ def test_what_is_not_known_is_refused_and_what_was_enabled_stays():
         assert enabled.outcomes[0].status == "applied"
 
 
-def test_a_loader_s_workers_are_left_alone():
+def test_loader_workers_are_left_alone():
     from torch.utils.data import DataLoader
 
     with hotlap.enable(None, with_=["fused-optimizer"]):
@@ -113,7 +113,7 @@ def test_a_loader_s_workers_are_left_alone():
 
 
 class Patched(torch.utils.data.Dataset):
-    """Whether hotlap is at work where the sample is made."""
+    """Each sample tells whether hotlap is at work in the process that makes it."""
 
     def __len__(self):
         return 1

@@ -1,4 +1,4 @@
-"""Ranks that train together switch at the same step, and what one of them cannot do none of them does."""
+"""Ranks that train together switch at the same step, and an entry that one of them refuses is on in none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def trained(
 
 
 def steps_of(ranks: list[Played], steps: int) -> list[list[frozenset[str]]]:
-    """What is on in each rank, step by step."""
+    """Returns what is on in each rank, step by step."""
     found = []
     for _ in range(steps):
         for rank in ranks:
@@ -63,46 +63,46 @@ def steps_of(ranks: list[Played], steps: int) -> list[list[frozenset[str]]]:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_all_switch_at_the_same_step(tmp_path: Path, first: int) -> None:
+def test_all_ranks_switch_at_the_same_step(tmp_path: Path, first: int) -> None:
     ranks = [trained(tmp_path, rank, 2) for rank in range(2)]
     found = steps_of(ranks if first == 0 else ranks[::-1], 800)
-    assert all(len(set(each)) == 1 for each in found)
+    assert all(len(set(step)) == 1 for step in found)
     assert ranks[0].on == {"two"}
-    assert len({frozenset(each) for each in found}) > 1
+    assert len({frozenset(step) for step in found}) > 1
     assert ranks[0].lines == ["decided"]
     assert ranks[1].lines == [], "one of them speaks"
     assert not ranks[0].listening or ranks[1].listening
 
 
-def test_of_three_ranks_what_one_refuses_is_on_in_none(tmp_path: Path) -> None:
+def test_an_entry_refused_by_one_of_three_ranks_is_on_in_none(tmp_path: Path) -> None:
     ranks = [trained(tmp_path, rank, 3, refused=("two",) if rank == 2 else ()) for rank in range(3)]
     steps_of(ranks, 800)
     assert [rank.arms.now for rank in ranks] == [frozenset()] * 3
 
 
-def test_all_make_batches_the_same_way(tmp_path: Path) -> None:
+def test_all_ranks_make_batches_the_same_way(tmp_path: Path) -> None:
     ranks = [trained(tmp_path, rank, 2, loading=Loaded(lambda: STEP)) for rank in range(2)]
     waits = []
     for _ in range(400):
         for rank in ranks:
             rank.step()
         waits.append([rank.deciding.waits for rank in ranks])
-    assert all(len(set(each)) == 1 for each in waits)
+    assert all(len(set(step)) == 1 for step in waits)
     assert [False, False] in waits
     assert all(rank.loading.is_off for rank in ranks), "batches took longer so"
 
 
 def test_ranks_may_be_some_steps_apart(tmp_path: Path) -> None:
-    """As on GPUs, where a host may be ahead of another: they switch at the same step, not at the same time."""
+    """On GPUs one host may be ahead of another: ranks switch at the same step, not at the same time."""
     ranks = [trained(tmp_path, rank, 2) for rank in range(2)]
     steps_of(ranks, 8)
     ranks[1].train(5)
     on = steps_of(ranks, 1500)
     assert ranks[0].on == {"two"}
-    assert [each[0] for each in on[5:]] == [each[1] for each in on[:-5]]
+    assert [step[0] for step in on[5:]] == [step[1] for step in on[:-5]]
 
 
-def test_a_rank_that_was_told_too_late_ends_it_for_all(tmp_path: Path) -> None:
+def test_a_rank_informed_too_late_ends_it_for_all(tmp_path: Path) -> None:
     ranks = [trained(tmp_path, rank, 2) for rank in range(2)]
     steps_of(ranks, 60)
     assert not ranks[0].lines
@@ -112,7 +112,7 @@ def test_a_rank_that_was_told_too_late_ends_it_for_all(tmp_path: Path) -> None:
     decides._number += 1
     decides._board.write_order(Order(number=decides._number, at=1))
     steps_of(ranks, 100)
-    assert ranks[0].lines == ["failed: ranks that train together do not step in time with each other"]
+    assert ranks[0].lines == ["failed: the ranks are out of step with each other"]
     assert [rank.arms.now for rank in ranks] == [frozenset()] * 2
 
 
@@ -121,12 +121,12 @@ def test_an_error_in_one_rank_ends_it_for_all(tmp_path: Path) -> None:
     steps_of(ranks, 600)
     assert ranks[1].arms.now == {"two"}
     ranks[0].deciding.findings.after = None
-    ranks[0].deciding._tell_others_that_it_failed()
+    ranks[0].deciding._report_failure()
     steps_of(ranks[1:], 4)
     assert ranks[1].arms.now == frozenset()
 
 
-def test_a_rank_on_another_machine_is_not_waited_for(tmp_path: Path) -> None:
+def test_does_not_wait_for_a_rank_on_another_machine(tmp_path: Path) -> None:
     ranks = [trained(tmp_path / "here", 0, 2), trained(tmp_path / "there", 1, 2)]
     (tmp_path / "here").mkdir()
     steps_of(ranks, JOINING)
@@ -135,7 +135,7 @@ def test_a_rank_on_another_machine_is_not_waited_for(tmp_path: Path) -> None:
     assert [rank.on for rank in ranks] == [{"two"}] * 2, "each decides by itself, about what is exact"
 
 
-def test_weights_of_ranks_stay_equal_to_the_bit(tmp_path: Path) -> None:
+def test_weights_of_all_ranks_stay_identical(tmp_path: Path) -> None:
     check_ranks("cpu", tmp_path)
 
 
@@ -157,6 +157,6 @@ def check_ranks(device: str, folder: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [f"{step} 1" for step in range(49, 300, 50)]
-    said = [line for line in ran.stderr.splitlines() if line.startswith("hotlap: ")]
-    assert [line for line in said if line.startswith("hotlap: applied: fused-optimizer")], said
-    assert len(said) == len(set(said)), "by one of them"
+    messages = [line for line in ran.stderr.splitlines() if line.startswith("hotlap: ")]
+    assert [line for line in messages if line.startswith("hotlap: applied: fused-optimizer")], messages
+    assert len(messages) == len(set(messages)), "by one of them"

@@ -1,4 +1,4 @@
-"""hotlap run as a user types it: the program begins as it is, and what helps is found while it trains."""
+"""Under hotlap run the program starts unchanged, and hotlap finds what helps while it trains."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from once import made_once
+from warm import warmed
 
 HOTLAP = [sys.executable, "-m", "hotlap"]
 TRAIN = """
@@ -77,9 +78,15 @@ def ran(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[st
 class Training:
     script: Path
     kept: Path
+    is_warm: bool = False  # a decision is remembered only for a Python command
+
+    @property
+    def command(self) -> list[str]:
+        command = [sys.executable, str(self.script)]
+        return warmed(command) if self.is_warm else command
 
     def run(self, *options: str, epochs: int = 40, until_decided: bool = False) -> subprocess.CompletedProcess[str]:
-        command = [*HOTLAP, "run", "--run-dir", str(self.kept), *options, sys.executable, str(self.script)]
+        command = [*HOTLAP, "run", "--run-dir", str(self.kept), *options, *self.command]
         until = str(self.kept) if until_decided else ""
         return ran(*command, cwd=self.script.parent, EPOCHS=str(epochs), UNTIL=until)
 
@@ -101,12 +108,12 @@ class Training:
 @pytest.fixture
 def training(tmp_path: Path) -> Training:
     (tmp_path / "train.py").write_text(TRAIN)
-    return Training(tmp_path / "train.py", tmp_path / "kept")
+    return Training(tmp_path / "train.py", tmp_path / "kept", is_warm=True)
 
 
 @pytest.fixture
 def decided(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """One that has run until all was decided, with a copy of what was kept."""
+    """Returns a training that ran until all was decided, with a copy of its records."""
 
     def make(folder: Path) -> None:
         (folder / "train.py").write_text(TRAIN)
@@ -120,15 +127,15 @@ def decided(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Trainin
     return Training(folder / "train.py", tmp_path / "kept")
 
 
-def test_the_same_is_printed_and_the_data_kept(decided: Training) -> None:
+def test_the_program_prints_the_same_and_its_data_is_kept(decided: Training) -> None:
     folder = decided.script.parent
-    plain = ran(sys.executable, str(decided.script), cwd=folder)
+    plain = ran(*decided.command, cwd=folder)
     assert (folder / "stdout").read_text() == plain.stdout
-    said = (folder / "stderr").read_text().splitlines()
-    assert "times" not in said[-1]
-    assert "× as fast" in said[-1], said
-    assert "losses equal to the bit: resident-data" in said[-1]
-    assert len(said) <= 2, "one line when it has decided and one at the end"
+    messages = (folder / "stderr").read_text().splitlines()
+    assert "times" not in messages[-1]
+    assert "× as fast" in messages[-1], messages
+    assert "losses equal to the bit: resident-data" in messages[-1]
+    assert len(messages) <= 2, "one line when it has decided and one at the end"
     found = decided.decisions()
     assert found["is_over"]
     assert found["tried"][0]["names"] == ["resident-data"]
@@ -136,7 +143,7 @@ def test_the_same_is_printed_and_the_data_kept(decided: Training) -> None:
     assert found["tried"][0]["low"] > 1
 
 
-def test_what_was_tried_is_shown(decided: Training) -> None:
+def test_show_lists_what_was_tried(decided: Training) -> None:
     shown = decided.hotlap("show")
     assert "resident-data" in shown.stdout
     assert "times as fast" in shown.stdout
@@ -148,34 +155,34 @@ def test_what_was_tried_is_shown(decided: Training) -> None:
     assert "resident-data" in page.read_text()
 
 
-def test_what_was_decided_is_remembered(decided: Training) -> None:
+def test_the_decision_is_remembered(decided: Training) -> None:
     assert decided.memory()["on"]
     second = decided.run(epochs=2)
     assert (decided.script.parent / "stdout").read_text().startswith(second.stdout)
     assert decided.decisions()["remembered"]
 
 
-def test_what_the_risk_does_not_allow_is_not_begun_with(decided: Training) -> None:
+def test_does_not_start_with_entries_that_the_risk_forbids(decided: Training) -> None:
     decided.memory(on=["autocast", "no-such-thing"])
     second = decided.run(epochs=2)
     assert (decided.script.parent / "stdout").read_text().startswith(second.stdout)
     assert not decided.decisions()["remembered"]
 
 
-def test_what_was_decided_for_another_source_is_not_begun_with(decided: Training) -> None:
+def test_does_not_start_with_a_decision_for_another_source(decided: Training) -> None:
     decided.memory(source="0123456789abcdef")
     assert decided.run(epochs=2).returncode == 0
     assert not decided.decisions()["remembered"]
 
 
-def test_a_training_that_is_soon_over_says_so(training: Training) -> None:
+def test_reports_a_training_too_short_to_decide(training: Training) -> None:
     ours = training.run(epochs=1)
     assert ours.returncode == 0
     (line,) = ours.stderr.splitlines()
     assert "before anything was decided" in line
 
 
-def test_what_is_on_from_the_start_is_said_on_a_line_of_its_own_and_shown(training: Training) -> None:
+def test_entries_on_from_the_start_are_reported_on_their_own_line_and_shown(training: Training) -> None:
     bar = "import tqdm\nfor _ in tqdm.tqdm(range(100)):\n    break\nbar = tqdm.tqdm(total=9)\n"
     training.script.write_text(bar + TRAIN)
     ours = training.run("--at-once", epochs=3)
@@ -186,14 +193,14 @@ def test_what_is_on_from_the_start_is_said_on_a_line_of_its_own_and_shown(traini
     assert "On from the first step: resident-data" in shown.stdout
 
 
-def test_verbose_says_each_thing(training: Training) -> None:
+def test_verbose_reports_every_step(training: Training) -> None:
     ours = training.run("--verbose", until_decided=True)
     assert any(line.startswith("hotlap: step ") and "resident-data" in line for line in ours.stderr.splitlines()), (
         ours.stderr
     )
 
 
-def test_quiet_says_nothing(training: Training) -> None:
+def test_quiet_prints_nothing(training: Training) -> None:
     assert training.run("--quiet", epochs=10).stderr == ""
 
 

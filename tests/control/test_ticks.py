@@ -1,4 +1,4 @@
-"""What counts as one step of a training, whatever it steps with."""
+"""One tick is one step of a training, whatever optimizers it uses."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def optimizer_of(*parameters: torch.Tensor) -> torch.optim.Optimizer:
 
 
 def test_one_optimizer_ticks_with_each_of_its_steps() -> None:
-    heard, one = Heard(), optimizer_of()
+    heard, optimizer = Heard(), optimizer_of()
     for _ in range(104):
-        heard.step(one)
+        heard.step(optimizer)
     assert heard.ticks == 100
 
 
-def test_of_two_the_one_that_steps_less_often_ticks() -> None:
+def test_of_two_optimizers_the_one_that_steps_less_often_ticks() -> None:
     heard, often, seldom = Heard(), optimizer_of(), optimizer_of()
     for _ in range(50):
         for _ in range(2):
@@ -52,16 +52,16 @@ def test_of_two_the_one_that_steps_less_often_ticks() -> None:
     assert 44 <= heard.ticks <= 47
 
 
-def test_an_optimizer_made_anew_for_the_same_weights_is_the_same() -> None:
+def test_a_new_optimizer_for_the_same_weights_counts_as_the_same() -> None:
     heard, weight = Heard(), torch.zeros(1)
     for _ in range(10):
-        one = optimizer_of(weight)
+        optimizer = optimizer_of(weight)
         for _ in range(20):
-            heard.step(one)
+            heard.step(optimizer)
     assert heard.ticks == 196
 
 
-def test_another_model_that_is_trained_later_ticks_too() -> None:
+def test_a_model_trained_later_ticks_too() -> None:
     heard, first, second = Heard(), optimizer_of(), optimizer_of()
     for _ in range(54):
         heard.step(first)
@@ -77,16 +77,16 @@ def test_without_an_optimizer_backward_passes_tick() -> None:
     assert heard.ticks == 100
 
 
-def test_many_backward_passes_for_a_step_do_not_tick() -> None:
-    heard, one = Heard(), optimizer_of()
+def test_many_backward_passes_per_step_do_not_tick() -> None:
+    heard, optimizer = Heard(), optimizer_of()
     for _ in range(20):
         for _ in range(64):
             heard.backward()
-        heard.step(one)
+        heard.step(optimizer)
     assert heard.ticks == 16
 
 
-def test_one_step_and_then_weights_by_hand_ticks_by_backward() -> None:
+def test_updating_weights_by_hand_after_one_step_ticks_by_backward() -> None:
     heard = Heard()
     heard.step(optimizer_of())
     for _ in range(400):
@@ -94,11 +94,11 @@ def test_one_step_and_then_weights_by_hand_ticks_by_backward() -> None:
     assert heard.ticks == 400 - NO_OPTIMIZER
 
 
-def test_a_training_in_another_thread_takes_over_when_the_first_is_over() -> None:
+def test_a_training_in_another_thread_takes_over_when_the_first_ends() -> None:
     heard, first, second = Heard(), optimizer_of(), optimizer_of()
-    elsewhere = threading.Thread(target=lambda: [heard.step(first) for _ in range(14)])
-    elsewhere.start()
-    elsewhere.join()
+    thread = threading.Thread(target=lambda: [heard.step(first) for _ in range(14)])
+    thread.start()
+    thread.join()
     assert heard.ticks == 10
     for _ in range(200):
         heard.step(second)

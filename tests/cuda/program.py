@@ -82,7 +82,7 @@ scaler = torch.amp.GradScaler("cuda", enabled=fault == "scaler", init_scale=2.0*
 if fault == "sync-error":
     torch.cuda.set_sync_debug_mode("error")
 step = 0
-kept, read = [], []
+losses, values_read = [], []
 while step < options.steps:
     for inputs, targets in loader:
         inputs = inputs.to("cuda", non_blocking=fault == "pinned")
@@ -95,13 +95,13 @@ while step < options.steps:
         scaler.update()
         step += 1
         if fault == "item":
-            read.append(loss.item())  # LINE item
+            values_read.append(loss.item())  # LINE item
         if fault == "mask":
             inputs[targets[:, 0] > 0]  # LINE mask
         if options.steps < 10**9:
-            kept.append(loss.detach())
+            losses.append(loss.detach())
         if step >= options.steps:
             break
 if options.steps < 10**9:
-    for number, loss in enumerate(torch.stack(kept).double().cpu().numpy(), start=1):
+    for number, loss in enumerate(torch.stack(losses).double().cpu().numpy(), start=1):
         print(f"step {number} loss {float(loss)!r}")

@@ -18,7 +18,7 @@ def trained(make, clip, ours, steps=20, captured=False):
     torch.manual_seed(0)
     made = [nn.Parameter(torch.randn(size, device=DEVICE)) for size in SIZES]
     optimizer = make(made)
-    gradients = [torch.randn_like(one) for one in made]
+    gradients = [torch.randn_like(parameter) for parameter in made]
 
     def torchs():
         if clip is not None:
@@ -28,9 +28,9 @@ def trained(make, clip, ours, steps=20, captured=False):
     launch = adam.one_launch(optimizer, clip, DEVICE)
     for step in range(steps):
         torch.manual_seed(step)
-        for one, gradient in zip(made, gradients, strict=True):
+        for parameter, gradient in zip(made, gradients, strict=True):
             gradient.normal_()
-            one.grad = gradient
+            parameter.grad = gradient
         if step == 1 and captured:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
@@ -41,8 +41,8 @@ def trained(make, clip, ours, steps=20, captured=False):
             assert launch.step()
         else:
             torchs()
-    assert [int(optimizer.state[one]["step"]) for one in made] == [steps] * len(made)
-    return [one.detach() for one in made]
+    assert [int(optimizer.state[parameter]["step"]) for parameter in made] == [steps] * len(made)
+    return [parameter.detach() for parameter in made]
 
 
 CASES = {
@@ -55,17 +55,17 @@ CASES = {
 @pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 def test_it_is_near_torchs(make, clip):
-    for one, other in zip(trained(make, clip, False), trained(make, clip, True), strict=True):
-        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+    for theirs, ours in zip(trained(make, clip, False), trained(make, clip, True), strict=True):
+        assert torch.allclose(theirs, ours, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_the_same_bits_each_time_captured_or_not(clip):
     first, again = trained(CASES["adam"], clip, True), trained(CASES["adam"], clip, True)
     captured = trained(CASES["adam"], clip, True, captured=True)
-    for one, other, third in zip(first, again, captured, strict=True):
-        assert torch.equal(one, other)
-        assert torch.equal(one, third)
+    for parameter, repeated, replayed in zip(first, again, captured, strict=True):
+        assert torch.equal(parameter, repeated)
+        assert torch.equal(parameter, replayed)
 
 
 def test_more_tensors_than_a_launch_takes():
@@ -73,11 +73,11 @@ def test_more_tensors_than_a_launch_takes():
     optimizer = Adam(made, fused=True)
     launch = adam.one_launch(optimizer, 0.5, DEVICE)
     for step in range(4):
-        for one in made:
-            one.grad = torch.ones_like(one)
+        for parameter in made:
+            parameter.grad = torch.ones_like(parameter)
         assert step == 0 or launch.step()
         if step == 0:
             nn.utils.clip_grad_norm_(made, 0.5)
             optimizer.step()
-    assert len({tuple(one.tolist()) for one in made}) == 1
+    assert len({tuple(parameter.tolist()) for parameter in made}) == 1
     assert made[0].min() < 1

@@ -120,7 +120,7 @@ def train(
             seen.append(net(torch.ones(3, 48, device="cuda")))
     if keep is not None:
         keep.append(net)
-    return [one.cpu() for one in [*seen, *net.state_dict().values(), torch.rand(2, device="cuda"), torch.rand(2)]]
+    return [tensor.cpu() for tensor in [*seen, *net.state_dict().values(), torch.rand(2, device="cuda"), torch.rand(2)]]
 
 
 def by_step(optim):
@@ -166,10 +166,12 @@ def test_kernels_chosen_in_the_same_run_are_no_reason_against_graphs(monkeypatch
         outcomes = enabled.outcomes
     selection.forget()
     assert list(tmp_path.rglob("*.cubin"))
-    assert [one.status for one in outcomes] == ["applied", "applied"], outcomes
+    assert [outcome.status for outcome in outcomes] == ["applied", "applied"], outcomes
 
 
-@pytest.mark.parametrize("view", [lambda one: one, lambda one: one.detach(), lambda one: one[0]])
+@pytest.mark.parametrize(
+    "view", [lambda gradient: gradient, lambda gradient: gradient.detach(), lambda gradient: gradient[0]]
+)
 def test_gradients_that_are_kept_are_not_overwritten(view):
     plain = train(view=view)
     with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
@@ -180,19 +182,21 @@ def test_gradients_that_are_kept_are_not_overwritten(view):
 
 
 @pytest.mark.parametrize(
-    "kept", [lambda one: one, lambda one: one.detach(), lambda one: one.cpu(), lambda one: torch.zeros(())]
+    "norm_view", [lambda norm: norm, lambda norm: norm.detach(), lambda norm: norm.cpu(), lambda norm: torch.zeros(())]
 )
-def test_norms_that_are_kept_are_not_overwritten(kept):
-    plain = train(optimizer=adam, clip=0.5, kept_norm=kept)
+def test_norms_that_are_kept_are_not_overwritten(norm_view):
+    plain = train(optimizer=adam, clip=0.5, kept_norm=norm_view)
     with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
-        replayed = train(optimizer=adam, clip=0.5, kept_norm=kept)
+        replayed = train(optimizer=adam, clip=0.5, kept_norm=norm_view)
         (outcome,) = enabled.outcomes
     assert "clipping too" in outcome.why, outcome
     assert same(replayed, plain)
 
 
 def same(some, others):
-    return len(some) == len(others) and all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+    return len(some) == len(others) and all(
+        torch.equal(tensor, expected) for tensor, expected in zip(some, others, strict=True)
+    )
 
 
 class Waiting(nn.Module):

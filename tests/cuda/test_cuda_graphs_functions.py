@@ -25,8 +25,8 @@ def term(outputs, targets, weight):
 def ragged(outputs, targets):
     near = rest = outputs.new_zeros((), dtype=torch.float32)
     for weight in WEIGHTS:
-        one, other = term(outputs.float(), targets, weight)
-        near, rest = near + one, rest + other
+        near_part, rest_part = term(outputs.float(), targets, weight)
+        near, rest = near + near_part, rest + rest_part
     return near, rest
 
 
@@ -55,9 +55,9 @@ def train(loss_of, model=mlp, steps=48, autocast=False):
             near, rest = globals()[loss_of](outputs, targets)
         (near + rest).backward()
         seen += [torch.tensor([near.item(), rest.item()]), outputs.detach().cpu()]
-        seen += [one.grad.cpu() for one in net.parameters()]
+        seen += [parameter.grad.cpu() for parameter in net.parameters()]
         optim.step()
-    return [one.cpu() for one in [*seen, *net.state_dict().values(), torch.rand(2, device="cuda")]]
+    return [tensor.cpu() for tensor in [*seen, *net.state_dict().values(), torch.rand(2, device="cuda")]]
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -79,4 +79,4 @@ def test_a_loss_that_waits_for_the_device_stays_as_it_is():
         assert same(train("waiting"), plain)
         (outcome,) = enabled.outcomes
     assert outcome.status == "applied", outcome
-    assert "waiting stays eager (it waits for a value of the device)" in outcome.why, outcome
+    assert "waiting stays eager (it waits for a value from the device)" in outcome.why, outcome

@@ -61,9 +61,9 @@ def train(model=mlp, loss_of=mean_square, backward=plainly, optimizer=adamw, ste
             loss = loss_of(outputs, targets)
         backward(loss)
         seen += [torch.tensor(loss.item()), outputs.detach().cpu()]
-        seen += [one.grad.cpu() for one in net.parameters()]
+        seen += [parameter.grad.cpu() for parameter in net.parameters()]
         optim.step()
-    return [one.cpu() for one in [*seen, *net.state_dict().values(), torch.rand(2, device="cuda")]]
+    return [tensor.cpu() for tensor in [*seen, *net.state_dict().values(), torch.rand(2, device="cuda")]]
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_accumulated_gradients():
             if number % 3 == 2:
                 optim.step()
                 optim.zero_grad()
-        return [*seen, *(one.detach().cpu() for one in net.parameters())]
+        return [*seen, *(parameter.detach().cpu() for parameter in net.parameters())]
 
     plain = run()
     with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
@@ -148,14 +148,14 @@ def test_a_loss_that_is_kept_does_not_change_with_later_steps():
         torch.manual_seed(0)
         net = mlp().cuda()
         optim = sgd(net.parameters())
-        kept = []
+        losses = []
         for _ in range(20):
             optim.zero_grad()
             loss = mean_square(net(torch.randn(16, 48).cuda()), torch.ones(16, 10, device="cuda"))
             loss.backward()
             optim.step()
-            kept.append(loss)
-        return [one.detach().cpu() for one in kept]
+            losses.append(loss)
+        return [loss.detach().cpu() for loss in losses]
 
     plain = run()
     with hotlap.enable(None, with_=["cuda-graphs"]):
@@ -175,7 +175,7 @@ def test_two_losses_of_two_heads():
             (first + 0.3 * second).backward()
             optim.step()
             seen += [first.detach(), second.detach()]
-        return [one.cpu() for one in [*seen, *net.state_dict().values()]]
+        return [tensor.cpu() for tensor in [*seen, *net.state_dict().values()]]
 
     plain = run()
     with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:

@@ -80,7 +80,7 @@ def test_losses_are_those_of_the_program(kind: str, optimizer: type[torch.optim.
         decided = until.decisions
     plain = train(kind, optimizer, lambda step: step < len(ours))
     assert decided.is_over, decided
-    assert any("cuda-graphs" in one.names and one.ratio is not None for one in decided.tried), decided
+    assert any("cuda-graphs" in trial.names and trial.ratio is not None for trial in decided.tried), decided
     assert ours[:40] == pytest.approx(plain[:40], rel=1e-3)
     end, expected = (sum(losses[-64:]) / 64 for losses in (ours, plain))
     assert end == pytest.approx(expected, rel=0.2, abs=0.02)

@@ -59,7 +59,7 @@ def test_values_are_equal_to_the_bit(name, more):
     plainly, _ = train(READS[name])
     with hotlap.enable(None, with_=["early-read", *more]) as enabled:
         values, _ = train(READS[name])
-        (outcome,) = [one for one in enabled.outcomes if one.name == "early-read"]
+        (outcome,) = [outcome for outcome in enabled.outcomes if outcome.name == "early-read"]
     assert values == plainly
     assert outcome.status == "applied"
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, choice
-from hotlap.engine import checkpoints as kept
+from hotlap.engine import BinaryF1, Checkpoints, Cosine, GroupMeans, Mean, Phase, checkpoints, choice
 from hotlap.engine.data import Tensors
 from hotlap.engine.errors import CaptureFailed, NonFiniteLoss
 from hotlap.engine.order import epoch_order
@@ -146,8 +145,8 @@ def test_a_batch_gathered_beside_the_step_before_is_the_same_batch(options, monk
 def test_other_optimizers_are_captured_too(optimizer):
     """A learning rate that is a tensor takes other kernels than a number: near, not equal."""
     graphed, plain = both(optimizer=optimizer)
-    for one, other in zip(graphed[0].model.parameters(), plain[0].model.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+    for parameter, expected in zip(graphed[0].model.parameters(), plain[0].model.parameters(), strict=True):
+        assert torch.allclose(parameter, expected, atol=1e-5)
 
 
 def test_what_cannot_be_captured_is_told_and_trained_as_it_is():
@@ -251,8 +250,8 @@ def test_a_loss_that_is_no_number_names_the_step_and_the_checkpoint_before_it(tm
             train=Rows(inputs, targets), callbacks=[poison], graph="on", log_every=log_every,
             checkpoints=Checkpoints(tmp_path),
         )  # fmt: skip
-    state = kept.load(caught.value.checkpoint)
-    assert all(one.isfinite().all() for one in state["model"].values())
+    state = checkpoints.load(caught.value.checkpoint)
+    assert all(weight.isfinite().all() for weight in state["model"].values())
 
 
 WITH_STATE = {
@@ -292,7 +291,7 @@ def test_a_checkpoint_is_the_state_of_its_moment(tmp_path):
     made = trainer(device="cuda", graph="on", callbacks=[look], checkpoints=Checkpoints(tmp_path, every=1))
     made.fit(Rows(*numbers(device="cuda")), epochs=5)
     for epoch, weight in enumerate(weights, start=1):
-        assert torch.equal(kept.load(tmp_path / f"epoch-{epoch:04d}.pt")["model"]["head.weight"], weight)
+        assert torch.equal(checkpoints.load(tmp_path / f"epoch-{epoch:04d}.pt")["model"]["head.weight"], weight)
 
 
 class Reads(Net):
@@ -323,8 +322,8 @@ def test_a_loss_the_user_keeps_does_not_spoil_the_training():
     made.fit(Rows(inputs, targets), epochs=2)
     clean.fit(Rows(inputs, targets), epochs=2)
     assert loss.item() >= 0
-    for one, other in zip(made.model.parameters(), clean.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for parameter, expected in zip(made.model.parameters(), clean.model.parameters(), strict=True):
+        assert torch.equal(parameter, expected)
 
 
 def test_the_memory_of_a_training_comes_back():

@@ -152,8 +152,8 @@ def test_windows_on_the_gpu_are_those_on_the_cpu_and_laid_out_by_step():
     here = Windows([TABLE[:500], TABLE[500:]], 17, [LABELS[:500], LABELS[500:]])
     there = Windows([TABLE[:500], TABLE[500:]], 17, [LABELS[:500], LABELS[500:]], device=GPU)
     index = torch.randint(here.rows, (64,))
-    for one, other in zip(here.gather(index), there.gather(index.cuda()), strict=True):
-        assert torch.equal(one, other.cpu())
+    for on_cpu, on_gpu in zip(here.gather(index), there.gather(index.cuda()), strict=True):
+        assert torch.equal(on_cpu, on_gpu.cpu())
     assert there.gather(index.cuda())[0].transpose(0, 1).is_contiguous()
 
 

@@ -45,7 +45,7 @@ def rounds(variant):
 
 
 def on_gpu(hx):
-    return hx if hx is None else tuple(one.cuda() for one in hx) if isinstance(hx, tuple) else hx.cuda()
+    return hx if hx is None else tuple(state.cuda() for state in hx) if isinstance(hx, tuple) else hx.cuda()
 
 
 def case(kind, hidden, batch, given=True, **options):
@@ -95,8 +95,8 @@ def test_dropout_between_layers_goes_backward(kind):
         with selection.forced(way):
             y = layer(x)[0]
             found.append([y.detach(), *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
-    for one, other in zip(*found, strict=True):
-        assert (one - other).norm() <= 1e-4 * other.norm()
+    for tensor, expected in zip(*found, strict=True):
+        assert (tensor - expected).norm() <= 1e-4 * expected.norm()
 
 
 @kinds
@@ -110,7 +110,7 @@ def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
 
     def error(which):
         pairs = zip((*which[0], *which[1]), (*exact[0], *exact[1]), strict=True)
-        return max(float((one.double() - other).norm() / other.norm()) for one, other in pairs)
+        return max(float((tensor.double() - expected).norm() / expected.norm()) for tensor, expected in pairs)
 
     assert error(found) <= 1.1 * error(cudnn) + 1e-6
 
@@ -143,10 +143,10 @@ def test_a_graph_replays_what_was_captured(kind):
         with torch.cuda.graph(graph):
             captured = run()
     for _ in range(2):
-        for one in captured:
-            one.zero_()
+        for gradient in captured:
+            gradient.zero_()
         graph.replay()
-        assert all(torch.equal(one, other) for one, other in zip(captured, expected, strict=True))
+        assert all(torch.equal(replayed, eager) for replayed, eager in zip(captured, expected, strict=True))
 
 
 @kinds
@@ -185,8 +185,10 @@ def test_it_is_one_operation_of_a_compiled_graph(kind, backend):
         found = torch.autograd.grad(compiled(x)[0].square().sum(), weights)
     reference = reference.cuda()
     exact = torch.autograd.grad(reference(x.double())[0].square().sum(), list(reference.parameters()))
-    for one, other, true in zip(found, eager, exact, strict=True):  # all round products to TF32
-        assert (one - true).norm() <= 1.5 * (other - true).norm() + 1e-5 * true.norm()
+    for gradient, eager_gradient, exact_gradient in zip(found, eager, exact, strict=True):  # all round products to TF32
+        assert (gradient - exact_gradient).norm() <= 1.5 * (
+            eager_gradient - exact_gradient
+        ).norm() + 1e-5 * exact_gradient.norm()
 
 
 @kinds
@@ -206,10 +208,10 @@ def test_under_autocast_outputs_have_the_type_of_cudnns(kind, dtype, features):
     exact = reference.cuda()(x.double())[0]
     assert (y - exact).norm() <= 1.1 * (theirs - exact).norm() + 1e-3 * exact.norm()
     exact.sum().backward()
-    for one, other in zip(layer.parameters(), reference.parameters(), strict=True):
-        assert one.grad.dtype == torch.float32
-        assert (one.grad - other.grad).norm() <= 5e-3 * other.grad.norm()
-    assert [one.dtype for one in last] == [one.dtype for one in of_theirs]
+    for parameter, expected in zip(layer.parameters(), reference.parameters(), strict=True):
+        assert parameter.grad.dtype == torch.float32
+        assert (parameter.grad - expected.grad).norm() <= 5e-3 * expected.grad.norm()
+    assert [state.dtype for state in last] == [state.dtype for state in of_theirs]
 
 
 @kinds
@@ -222,7 +224,7 @@ def test_low_precision_weights(kind):
     exact = reference.cuda()(x.bfloat16().double())[0]
     assert y.dtype == torch.bfloat16
     assert (y - exact).norm() <= 1e-2 * exact.norm()
-    assert all(one.dtype == torch.bfloat16 for one in gradients)
+    assert all(gradient.dtype == torch.bfloat16 for gradient in gradients)
 
 
 @kinds
@@ -246,8 +248,8 @@ def test_only_the_last_state_is_used(kind):
     with selection.forced("cuda:fma:r2:c1:b1"):
         layer(x)[1][0].sum().backward()
     reference.cuda()(x.double())[1][0].sum().backward()
-    for one, other in zip(layer.parameters(), reference.parameters(), strict=True):
-        assert (one.grad - other.grad).norm() <= 1e-5 * other.grad.norm()
+    for parameter, expected in zip(layer.parameters(), reference.parameters(), strict=True):
+        assert (parameter.grad - expected.grad).norm() <= 1e-5 * expected.grad.norm()
 
 
 @kinds
@@ -315,8 +317,8 @@ def test_under_ddp(kind, tmp_path):
             twin(x)[0].square().sum().backward()
     finally:
         torch.distributed.destroy_process_group()
-    for one, other in zip(layer.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad)
+    for parameter, expected in zip(layer.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(parameter.grad, expected.grad)
 
 
 def test_parametrized_weights_are_followed():

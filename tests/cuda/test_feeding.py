@@ -52,17 +52,17 @@ def test_values_are_right_and_nothing_waits_for_the_device(entry, workers):
     values = torch.randn(4000, 16)
     with hotlap.enable(None, with_=[entry]) as enabled:
         loader = DataLoader(TensorDataset(values, torch.arange(4000)), 100, shuffle=True, num_workers=workers)
-        kept = []
+        batches = []
         for epoch in range(3):
             if epoch and (entry != "resident-data=host"):
                 torch.cuda.set_sync_debug_mode("error")
             for inputs, rows in loader:
                 inputs, rows = inputs.to("cuda"), rows.to("cuda")
                 torch.cuda._sleep(100_000)  # the device is behind, so that a missing wait would show
-                kept.append((inputs * 1, rows * 1))
+                batches.append((inputs * 1, rows * 1))
             torch.cuda.set_sync_debug_mode("default")
         assert enabled.outcomes[0].status == "applied"
-    for inputs, rows in kept:
+    for inputs, rows in batches:
         assert torch.equal(inputs.cpu(), values[rows.cpu()])
 
 
@@ -90,7 +90,7 @@ def test_a_dataset_of_workers_is_kept_also_once_graphs_exist():
                 optim.step()
             for inputs, rows in other:
                 assert torch.equal(inputs.cuda().cpu(), valid.values[rows] * 2)
-        assert {one.name: one.status for one in enabled.outcomes} == dict.fromkeys(
+        assert {outcome.name: outcome.status for outcome in enabled.outcomes} == dict.fromkeys(
             ("cuda-graphs", "resident-data"), "applied"
         )
 
@@ -165,8 +165,8 @@ def test_pictures_with_ragged_labels_come_on_the_device(workers, pin):
     plain = epochs()
     with hotlap.enable(None, with_=["resident-data"]) as enabled:
         ours = epochs()
-        (told,) = [one for one in enabled.outcomes if one.name == "resident-data"]
-    assert "1 of 1 tensors of a batch" in told.why
+        (outcome,) = [outcome for outcome in enabled.outcomes if outcome.name == "resident-data"]
+    assert "1 of 1 tensors per batch" in outcome.why
     for (images, labels, kind, pinned), (own_images, own_labels, own_kind, own_pinned) in zip(plain, ours, strict=True):
         assert torch.equal(images, own_images)
         assert torch.equal(labels, own_labels)

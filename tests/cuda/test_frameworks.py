@@ -49,7 +49,9 @@ def under_hotlap(command, folder, plan):
 
 def applied(ran):
     processes = [json.loads(path.read_text()) for path in (ran.run / "running").glob("outcomes-*.json")]
-    return [{one["name"] for one in each["outcomes"] if one["status"] == "applied"} for each in processes]
+    return [
+        {outcome["name"] for outcome in process["outcomes"] if outcome["status"] == "applied"} for process in processes
+    ]
 
 
 def test_the_plan_safe_prints_the_very_same(command, tmp_path):

@@ -31,7 +31,7 @@ def test_all_loader_entries_together_train_to_the_same_losses(monkeypatch):
     alone = train(shuffled())
     with applied("loader-workers=2", "loader-persistent", "loader-prefetch", "loader-pinned") as running:
         assert train(shuffled()) == alone
-        assert [one.status for one in running.outcomes] == ["applied"] * 4
+        assert [outcome.status for outcome in running.outcomes] == ["applied"] * 4
 
 
 def test_whole_batches_of_data_on_the_device():

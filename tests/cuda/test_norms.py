@@ -23,7 +23,7 @@ def given(shape, dtype):
     torch.manual_seed(0)
     x, g = torch.randn(shape, device=DEVICE), torch.randn(shape, device=DEVICE)
     x = x * 2 + 3 * torch.randn(1, shape[1], 1, 1, device=DEVICE)
-    return [one.to(dtype).to(memory_format=torch.channels_last) for one in (x, g)]
+    return [tensor.to(dtype).to(memory_format=torch.channels_last) for tensor in (x, g)]
 
 
 def layers(x, activation):
@@ -62,10 +62,10 @@ def test_it_is_as_near_to_float64_as_torchs(shape, dtype, activation):
     wanted = passed(*exact, x.double(), g.double())
     by_torch, by_us = passed(*theirs, x, g), passed(*ours, x, g)
     assert ours[0].num_batches_tracked == 1
-    for number, (right, one, other) in enumerate(zip(wanted, by_torch, by_us, strict=True)):
-        assert other.stride() == right.stride()
+    for number, (right, from_torch, from_kernels) in enumerate(zip(wanted, by_torch, by_us, strict=True)):
+        assert from_kernels.stride() == right.stride()
         largest = right.abs().max()
-        errors = [((each.double() - right).abs().max() / largest).item() for each in (one, other)]
+        errors = [((tensor.double() - right).abs().max() / largest).item() for tensor in (from_torch, from_kernels)]
         assert errors[1] <= max(1.5 * errors[0], 4e-6), (number, errors)
 
 
@@ -87,9 +87,9 @@ def test_the_same_bits_each_time_and_within_a_graph():
             y = made(x)
             results = (y, *torch.autograd.grad(y, inputs, g))
         assert made.num_batches_tracked == 1
-        found.append([one.detach() for one in (*results, made.running_mean, made.running_var)])
+        found.append([tensor.detach() for tensor in (*results, made.running_mean, made.running_var)])
     for others in found[1:]:
-        assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
+        assert all(torch.equal(tensor, repeated) for tensor, repeated in zip(found[0], others, strict=True))
 
 
 class Block(nn.Module):

@@ -59,7 +59,7 @@ def test_graphs_of_torch_compile_are_replayed_while_lines_are_sampled(tmp_path):
 def test_a_sync_waits_on_its_line(fault, kind, tmp_path):
     seen = profile(program("--fault", fault), tmp_path, *QUICK).observation
 
-    (sync,) = [one for one in seen["syncs"] if one["kind"] == kind]
+    (sync,) = [sync for sync in seen["syncs"] if sync["kind"] == kind]
     assert sync["line"] == line_of(fault)
     assert sync["waits"] is True
     assert sync["per_step"] == pytest.approx(1.0, abs=0.05)

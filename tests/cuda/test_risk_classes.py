@@ -56,7 +56,7 @@ def band(title: str, deterministic: bool):
     return band_of(plain(title, deterministic), [TRAININGS[title]("cuda", nudge=pattern) for pattern in (1, 2, 3)])
 
 
-def asked(name: str) -> str:
+def requested(name: str) -> str:
     return f"{name}={VALUES[name]}" if name in VALUES else name
 
 
@@ -68,7 +68,7 @@ def compared(name: str, deterministic: bool) -> dict[str, str]:
         expected, most = plain(title, deterministic), band(title, deterministic)
         if deterministic:
             assert training("cuda").losses == expected.losses, f"{title} is another one each time"
-        with hotlap.enable(None, with_=[asked(name)]) as enabled:
+        with hotlap.enable(None, with_=[requested(name)]) as enabled:
             ours = training("cuda")
             (became[title],) = (f"{outcome.status}: {outcome.why}" for outcome in enabled.outcomes)
         assert_in_class(ENTRIES[name].risk, ours, expected, most, f"{name} on {title} ({became[title]})")
@@ -76,7 +76,7 @@ def compared(name: str, deterministic: bool) -> dict[str, str]:
 
 
 def has_applied(became: dict[str, str]) -> bool:
-    return any(one.startswith(("applied", "withdrawn")) for one in became.values())
+    return any(status.startswith(("applied", "withdrawn")) for status in became.values())
 
 
 @pytest.mark.usefixtures("deterministic")

@@ -34,9 +34,9 @@ def test_they_compile_for_any_gpu_of_this_kind(name, monkeypatch, tmp_path):
     fixed = {"HIDDEN": 10, "WIDE": 16, "ROWS": 2, "DOT": False, "PRECISION": "tf32", "KEEP": True}
     absent = {"c0": None, "bias_ih": None, "bias_hh": None, "dh_n": None, "dc_n": None}
     numbers = ("gates_row", "y_row", "dy_step", "dy_row", "steps", "batch", "reverse")
-    constants = {one: value for one, value in {**fixed, **absent}.items() if one in kernel.arg_names}
-    types = {one: "i32" if one in numbers else "*fp32" for one in kernel.arg_names}
-    signature = {one: "constexpr" if one in constants else kind for one, kind in types.items()}
+    constants = {argument: value for argument, value in {**fixed, **absent}.items() if argument in kernel.arg_names}
+    types = {argument: "i32" if argument in numbers else "*fp32" for argument in kernel.arg_names}
+    signature = {argument: "constexpr" if argument in constants else kind for argument, kind in types.items()}
     source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
     assert "sm_90" in made.asm["ptx"]

@@ -78,7 +78,7 @@ def test_a_short_tune_ends_with_a_plan(tmp_path):
     assert list((tmp_path / "kept" / "plans").glob("*.json"))
     assert torch.cuda.get_device_name() in record.circumstances.hardware
     for sample in record.trials[0].samples:
-        assert sample.ended == EndReason.MEASURED.value
+        assert sample.ended == EndReason.MEASURED
         assert sample.device_mb > 0
         assert 2 <= len(sample.blocks) <= 12, "by the clock of the device"
         assert all(block.seconds > 0 for block in sample.blocks)
@@ -93,15 +93,15 @@ def test_what_runs_out_of_memory_is_recorded_and_the_next_is_tried(program, tmp_
 
     assert why["alone-gc-pauses"].startswith("out of memory: ")
     assert "CUDA out of memory" in why["alone-gc-pauses"]
-    assert len(next(one for one in done.trials if one.name == "alone-fused-optimizer").samples) >= 4
+    assert len(next(trial for trial in done.trials if trial.name == "alone-fused-optimizer").samples) >= 4
     assert done.finished
 
 
 def test_a_limit_of_device_memory_is_kept_and_leaves_room_below(program, tmp_path):
     command = program(large=512)
     tight, wide = (LocalRunner(command, tmp_path / "t", 64.0, limits=Limits(device_mb=mb)) for mb in (256.0, 2048.0))
-    assert tight.run(spec(0)).ended == EndReason.OUT_OF_MEMORY.value
-    assert wide.run(spec(1)).ended == EndReason.MEASURED.value
+    assert tight.run(spec(0)).ended == EndReason.OUT_OF_MEMORY
+    assert wide.run(spec(1)).ended == EndReason.MEASURED
 
 
 def test_a_baseline_whose_sums_come_in_any_order_does_not_reject_what_is_exact(program, tmp_path):
@@ -115,8 +115,8 @@ def test_a_baseline_whose_sums_come_in_any_order_does_not_reject_what_is_exact(p
     noise = replace(noise, samples=(base, nudged))
     trial = replace(trial, samples=(again, new))
 
-    assert [one.ended for one in (base, again, nudged, new)] == [EndReason.MEASURED.value] * 4
-    assert trial.risk == Risk.EXACT.value
+    assert [sample.ended for sample in (base, again, nudged, new)] == [EndReason.MEASURED] * 4
+    assert trial.risk == Risk.EXACT
     found = gate(trial, noise, None)
     if curves(trial, noise).repeats is False:
         assert "does not repeat itself" in found.rule

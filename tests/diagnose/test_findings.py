@@ -32,12 +32,12 @@ from tests.observations import (
 
 
 def found(seen: Observation, code: str):
-    return [one for one in diagnose(seen).findings if one.code == code]
+    return [finding for finding in diagnose(seen).findings if finding.code == code]
 
 
 def only(seen: Observation, code: str):
-    (one,) = found(seen, code)
-    return one
+    (finding,) = found(seen, code)
+    return finding
 
 
 def waiting(share: float = 0.5, **overrides) -> Observation:
@@ -55,9 +55,9 @@ class TestBounds:
         seen = on_cuda(
             shares={"sync": 0.9, "forward": 0.1}, device=device(5.0), syncs=(sync(waits=True, ms_per_step=9.0),)
         )
-        one = only(seen, "sync-in-loop")
-        assert one.at_most == pytest.approx(2.0)
-        assert one.ms_per_step == pytest.approx(5.0)
+        finding = only(seen, "sync-in-loop")
+        assert finding.at_most == pytest.approx(2.0)
+        assert finding.ms_per_step == pytest.approx(5.0)
 
     def test_a_wait_hidden_behind_a_busy_device_is_no_finding(self):
         seen = on_cuda(
@@ -74,18 +74,18 @@ class TestBounds:
 
     def test_all_are_finite_and_at_least_one(self):
         for seen in (input_bound(), sync_bound(), launch_bound(), two_ranks()):
-            for one in diagnose(seen).findings:
-                assert math.isfinite(one.at_most)
-                assert one.at_most >= 1.0
+            for finding in diagnose(seen).findings:
+                assert math.isfinite(finding.at_most)
+                assert finding.at_most >= 1.0
 
     def test_largest_first(self):
-        bounds = [one.at_most for one in diagnose(sync_bound()).findings]
+        bounds = [finding.at_most for finding in diagnose(sync_bound()).findings]
         assert len(bounds) > 5
         assert bounds == sorted(bounds, reverse=True)
 
     def test_what_costs_less_than_two_percent_is_left_out(self):
         seen = observation(shares={"data": 0.015, "garbage": 0.015, "forward": 0.48, "backward": 0.49}, ceiling=None)
-        assert {one.code for one in diagnose(seen).findings} == {"slow-backward"}
+        assert {finding.code for finding in diagnose(seen).findings} == {"slow-backward"}
 
 
 class TestDataWait:
@@ -133,7 +133,7 @@ class TestDataWait:
         short = loader(workers=7, length=640, batch_size=64, batches=60)
         advice = only(waiting(loaders=(short,)), "data-wait").advice
         assert "persistent_workers=True" in advice
-        assert "every epoch starts its workers anew" in advice
+        assert "its workers are restarted every epoch" in advice
 
     def test_pinned_memory_only_for_cuda(self):
         shares = {"data": 0.5, "forward": 0.5}
@@ -164,11 +164,11 @@ class TestCopies:
         return on_cuda(**values | overrides)
 
     def test_from_pageable_memory(self):
-        one = only(self.seen(), "pageable-copy")
-        assert one.place.line == 35
-        assert one.at_most == pytest.approx(10 / 6)
-        assert "pin_memory=True on the DataLoader" in one.advice
-        assert "non_blocking=True" in one.advice
+        finding = only(self.seen(), "pageable-copy")
+        assert finding.place.line == 35
+        assert finding.at_most == pytest.approx(10 / 6)
+        assert "pin_memory=True on the DataLoader" in finding.advice
+        assert "non_blocking=True" in finding.advice
 
     def test_pinned_but_blocking(self):
         seen = self.seen(copies=(copy_site(pinned=True),))
@@ -192,15 +192,15 @@ class TestSyncs:
         )
         seen = on_cuda(shares={"sync": 0.35, "forward": 0.65}, device=device(2.0), syncs=rows)
         lines = found(seen, "sync-in-loop")
-        assert [one.place.line for one in lines] == [9, 5]
+        assert [line.place.line for line in lines] == [9, 5]
         assert lines[0].title == ".item() and float() waits for the device"
         assert lines[0].at_most == pytest.approx(10 / 7.5)
 
     def test_on_cpu_it_would_wait_on_cuda_and_costs_what_was_measured(self):
         seen = observation(syncs=(sync(ms_per_step=2.0),))
-        one = only(seen, "sync-in-loop")
-        assert "would wait on CUDA" in one.title
-        assert one.at_most == pytest.approx(1.25)
+        finding = only(seen, "sync-in-loop")
+        assert "would wait on CUDA" in finding.title
+        assert finding.at_most == pytest.approx(1.25)
 
     def test_on_cpu_a_read_of_microseconds_is_no_finding(self):
         assert found(observation(syncs=(sync(ms_per_step=0.01),)), "sync-in-loop") == []
@@ -224,9 +224,9 @@ class TestSyncs:
 
 class TestHost:
     def test_garbage(self):
-        one = only(observation(shares={"garbage": 0.2, "forward": 0.8}), "garbage-collection")
-        assert one.at_most == pytest.approx(1.25)
-        assert "gc.freeze()" in one.advice
+        finding = only(observation(shares={"garbage": 0.2, "forward": 0.8}), "garbage-collection")
+        assert finding.at_most == pytest.approx(1.25)
+        assert "gc.freeze()" in finding.advice
 
     def test_rest_at_its_hot_line(self):
         seen = observation(shares={"rest": 0.3, "forward": 0.7}, hot_lines=(hot_line("rest", 77),))
@@ -238,15 +238,15 @@ class TestHost:
         assert "the making of batches" in only(seen, "rest").evidence
 
     def test_an_own_section_that_is_large(self):
-        one = only(observation(shares={"span:tokens": 0.5, "forward": 0.5}), "slow-span")
-        assert "“tokens” takes 50 %" in one.title
+        finding = only(observation(shares={"span:tokens": 0.5, "forward": 0.5}), "slow-span")
+        assert "“tokens” takes 50 %" in finding.title
 
     def test_evaluation_bounds_the_window_and_never_the_step(self):
         seen = observation(20.0, shares={"evaluation": 0.5, "data": 0.25, "forward": 0.25}, ceiling=None)
-        one = only(seen, "evaluation-share")
-        assert one.at_most == pytest.approx(2.0)
-        assert "no part of step speed" in one.title
-        assert "whole window" in one.evidence
+        finding = only(seen, "evaluation-share")
+        assert finding.at_most == pytest.approx(2.0)
+        assert "not part of step speed" in finding.title
+        assert "whole window" in finding.evidence
         # 5 of the 10 ms that training takes, not 5 of 20.
         assert only(seen, "data-wait").at_most == pytest.approx(2.0)
 
@@ -271,9 +271,9 @@ class TestCompute:
 
     def test_a_slow_optimizer_is_to_be_fused(self):
         seen = observation(shares={"optimizer": 0.4, "forward": 0.6}, optimizers=(optimizer(fused=False),))
-        one = only(seen, "slow-optimizer")
-        assert one.at_most == pytest.approx(10 / 6)
-        assert "fused=True" in one.advice
+        finding = only(seen, "slow-optimizer")
+        assert finding.at_most == pytest.approx(10 / 6)
+        assert "fused=True" in finding.advice
         assert found(seen, "unfused-optimizer") == []
 
     def test_an_optimizer_fused_already_is_not_told_to_be(self):
@@ -289,9 +289,9 @@ class TestCompute:
     def test_the_users_own_optimizer_is_named_by_its_line(self):
         mine = optimizer(name="AdamW", fused=False, place=place(55, "optim.py", "step"))
         seen = observation(shares={"optimizer": 0.4, "forward": 0.6}, optimizers=(mine,))
-        one = only(seen, "slow-optimizer")
-        assert one.place == place(55, "optim.py", "step")
-        assert "your own code" in one.advice
+        finding = only(seen, "slow-optimizer")
+        assert finding.place == place(55, "optim.py", "step")
+        assert "your own code" in finding.advice
 
     def test_an_unfused_optimizer_that_costs_a_little(self):
         seen = observation(optimizers=(optimizer(fused=False),))
@@ -299,10 +299,10 @@ class TestCompute:
         assert found(observation(), "unfused-optimizer") == []
 
     def test_launches(self):
-        one = only(launch_bound(), "launch-overhead")
-        assert one.at_most == pytest.approx(10 / 1.8)
-        assert "840 launches" in one.title
-        assert "10.7 µs a launch" in one.evidence
+        finding = only(launch_bound(), "launch-overhead")
+        assert finding.at_most == pytest.approx(10 / 1.8)
+        assert "840 launches" in finding.title
+        assert "10.7 µs a launch" in finding.evidence
 
     def test_no_launch_overhead_where_the_device_is_busy_or_launches_are_few(self):
         assert found(on_cuda(), "launch-overhead") == []
@@ -378,10 +378,10 @@ class TestSettings:
 
 class TestRanks:
     def test_the_slowest_is_named_with_its_extra_work(self):
-        one = only(two_ranks(), "straggler-rank")
-        assert "rank 1 does 40 % more work" in one.title
-        assert "1.6 ms of that in data" in one.evidence
-        assert one.at_most == pytest.approx(10 / 8.4)
+        finding = only(two_ranks(), "straggler-rank")
+        assert "rank 1 does 40 % more work" in finding.title
+        assert "1.6 ms of the difference in data" in finding.evidence
+        assert finding.at_most == pytest.approx(10 / 8.4)
 
     @pytest.mark.parametrize("ranks", [(), (rank(0, 5.0),), (rank(0, 5.0), rank(1, 5.1))])
     def test_even_ranks_are_no_finding(self, ranks):
@@ -389,12 +389,12 @@ class TestRanks:
 
 
 def test_a_healthy_run_has_nothing_to_fix_but_its_own_work():
-    assert {one.code for one in diagnose(observation()).findings} == {"slow-backward"}
+    assert {finding.code for finding in diagnose(observation()).findings} == {"slow-backward"}
 
 
 def test_no_finding_names_a_line_outside_of_what_was_observed():
-    for one in diagnose(input_bound()).findings:
-        assert one.place is None or one.place.file.startswith(PROJECT)
+    for finding in diagnose(input_bound()).findings:
+        assert finding.place is None or finding.place.file.startswith(PROJECT)
 
 
 def test_a_ceiling_that_was_not_measured_leaves_the_computed_bound():

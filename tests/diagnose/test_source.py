@@ -52,12 +52,12 @@ def drawn(seen, diagnosis) -> str:
 def test_a_measured_line_and_the_scanned_one_are_one_finding_with_both():
     seen = slow_sync()
     found = diagnose(seen, Scan((scanned(41), scanned(60))))
-    (one,) = [each for each in found.findings if each.code == "sync-in-loop"]
-    assert one.ms_per_step == pytest.approx(5.0)
-    assert one.advice == "add up on the device (hotlap scan --fix --select H201 repairs it)"
-    assert "in the source: H201 item-in-loop" in one.evidence
-    assert [each.line for each in one.scanned] == [41]
-    assert [each.finding.line for each in found.written] == [60]
+    (finding,) = [finding for finding in found.findings if finding.code == "sync-in-loop"]
+    assert finding.ms_per_step == pytest.approx(5.0)
+    assert finding.advice == "add up on the device (hotlap scan --fix --select H201 repairs it)"
+    assert "in the source: H201 item-in-loop" in finding.evidence
+    assert [scan.line for scan in finding.scanned] == [41]
+    assert [written.finding.line for written in found.written] == [60]
 
 
 def test_a_call_over_several_lines_is_met_on_any_of_them():
@@ -68,26 +68,32 @@ def test_a_call_over_several_lines_is_met_on_any_of_them():
 
 def test_a_pattern_of_another_file_is_not_this_line():
     found = diagnose(slow_sync(), Scan((scanned(41, path="/elsewhere/train.py"),)))
-    assert not any(one.scanned for one in found.findings)
+    assert not any(finding.scanned for finding in found.findings)
 
 
 def test_what_was_timed_is_told_for_patterns_too_cheap_for_a_finding():
     seen = observation(syncs=(sync(line=41, ms_per_step=0.01),), hot_lines=(hot_line("rest", 50, ms_per_step=0.2),))
     found = diagnose(seen, Scan((scanned(41), scanned(50), scanned(70))))
-    assert [(one.finding.line, one.ms_per_step) for one in found.written] == [(50, 0.2), (41, 0.01), (70, None)]
+    assert [(written.finding.line, written.ms_per_step) for written in found.written] == [
+        (50, 0.2),
+        (41, 0.01),
+        (70, None),
+    ]
 
 
 def test_advice_about_the_whole_program_joins_the_cost_it_is_about():
     workers = scanned(5, "D101", "loader-workers", repair="set num_workers", applicability="unsafe")
     found = diagnose(input_bound(), Scan((workers,)))
-    (one,) = [each for each in found.findings if each.code == "data-wait"]
-    assert "train.py:5: set num_workers (hotlap scan --fix --unsafe --select D101 repairs it)" in one.advice
-    assert one.advice.startswith(
-        next(each.advice for each in diagnose(input_bound()).findings if each.code == one.code)
+    (finding,) = [finding for finding in found.findings if finding.code == "data-wait"]
+    assert "train.py:5: set num_workers (hotlap scan --fix --unsafe --select D101 repairs it)" in finding.advice
+    assert finding.advice.startswith(
+        next(unscanned.advice for unscanned in diagnose(input_bound()).findings if unscanned.code == finding.code)
     )
     slow_sample = scanned(31, "D301", "read-in-getitem", frequency="every sample", applicability="display-only")
-    (one,) = [each for each in diagnose(input_bound(), Scan((slow_sample,))).findings if each.code == "data-wait"]
-    assert one.scanned[0].code == "D301"
+    (finding,) = [
+        finding for finding in diagnose(input_bound(), Scan((slow_sample,))).findings if finding.code == "data-wait"
+    ]
+    assert finding.scanned[0].code == "D301"
 
 
 @pytest.mark.parametrize("scenario", [observation, on_cuda, sync_bound, input_bound])
@@ -120,9 +126,12 @@ def test_the_files_that_were_seen_are_read_with_the_script_and_no_library(tmp_pa
         syncs=tuple(sync(file=str(tmp_path / name), line=9) for name in ("own/lib.py", "site-packages/theirs.py")),
     )  # fmt: skip
     found = scanning.scan_program(seen)
-    assert {one.path for one in found.findings} == {str(tmp_path / "train.py"), str(tmp_path / "own" / "lib.py")}
+    assert {finding.path for finding in found.findings} == {
+        str(tmp_path / "train.py"),
+        str(tmp_path / "own" / "lib.py"),
+    }
     by_module = replace(seen, command=("python", "-m", "own.lib"), syncs=())
-    assert {one.path for one in scanning.scan_program(by_module).findings} == {str(tmp_path / "own" / "lib.py")}
+    assert {finding.path for finding in scanning.scan_program(by_module).findings} == {str(tmp_path / "own" / "lib.py")}
     assert scanning.scan_program(replace(seen, command=("python",), syncs=())) == Scan(())
 
 
@@ -130,7 +139,7 @@ def test_the_settings_of_the_project_hold_for_a_profile_too(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "pyproject.toml").write_text('[tool.hotlap]\nselect = ["H201"]\n')
     seen = replace(slow_sync(), directory=str(tmp_path), command=("python", "train.py"), syncs=())
-    assert {one.code for one in scanning.scan_program(seen).findings} == {"H201"}
+    assert {finding.code for finding in scanning.scan_program(seen).findings} == {"H201"}
 
 
 def test_a_scan_that_fails_never_harms_the_profile(tmp_path, monkeypatch):
@@ -139,6 +148,6 @@ def test_a_scan_that_fails_never_harms_the_profile(tmp_path, monkeypatch):
     seen = replace(slow_sync(), directory=str(tmp_path), command=("python", "train.py"))
     found = workflow._diagnosis(seen)
     assert found.findings == diagnose(seen).findings
-    assert "reading it failed" in found.unknowns[-1]
+    assert "scanning it failed" in found.unknowns[-1]
     monkeypatch.setattr(scanning, "scan_program", None)
     assert workflow._diagnosis(seen).verdict == diagnose(seen).verdict

@@ -151,14 +151,14 @@ class TestTheCeiling:
         found = diagnose(observation(shares=self.WAITING, ceiling=ceiling(1.02)))
         assert found.verdict != "input-bound"
         assert "50 % of each step waits for data, yet with a cached batch it ran no faster (1.02×)" in found.sentence
-        assert "data-wait" not in {one.code for one in found.findings}
-        assert any("what the 50 % of waiting for data cost" in unknown for unknown in found.unknowns)
+        assert "data-wait" not in {finding.code for finding in found.findings}
+        assert any("what the 50 % spent waiting for data cost" in unknown for unknown in found.unknowns)
 
     def test_only_a_little_faster_is_said_too(self):
         found = diagnose(observation(shares=self.WAITING, ceiling=ceiling(1.25)))
         assert found.verdict != "input-bound"
         assert "only 1.2× as fast" in found.sentence
-        (waiting,) = [one for one in found.findings if one.code == "data-wait"]
+        (waiting,) = [finding for finding in found.findings if finding.code == "data-wait"]
         assert waiting.at_most == pytest.approx(1.25)
 
     def test_measured_faster_beats_a_busy_device(self):

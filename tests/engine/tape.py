@@ -41,25 +41,25 @@ class EmulatedLanes:
             self.lane = None
 
     def join(self):
-        assert not any(one.expired() for one in self.read), "memory read beside was freed before the join"
+        assert not any(storage.expired() for storage in self.read), "memory read beside was freed before the join"
         self.joins += 1
         self.written, self.read, self.in_use = {}, [], {}
 
     def check(self, func, args, kwargs, found):
         if func in VIEWS:
             return
-        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
-        made = [one for one in tree_flatten(found)[0] if isinstance(one, torch.Tensor)]
-        for one in given:
-            assert self._is_alone(self.written, one), f"{func} reads what is made beside"
-        for one in made if func._schema.is_mutable else ():
-            assert self._is_alone(self.in_use, one), f"{func} writes what is read beside"
+        given = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
+        made = [value for value in tree_flatten(found)[0] if isinstance(value, torch.Tensor)]
+        for tensor in given:
+            assert self._is_alone(self.written, tensor), f"{func} reads what is made beside"
+        for tensor in made if func._schema.is_mutable else ():
+            assert self._is_alone(self.in_use, tensor), f"{func} writes what is read beside"
         if self.lane is not None:
-            self.read += [StorageWeakRef(one.untyped_storage()) for one in given]
-            for one in made:
-                self.written[one.untyped_storage().data_ptr()] = {self.lane: one}
-            for one in given:
-                self.in_use.setdefault(one.untyped_storage().data_ptr(), {})[self.lane] = None
+            self.read += [StorageWeakRef(tensor.untyped_storage()) for tensor in given]
+            for tensor in made:
+                self.written[tensor.untyped_storage().data_ptr()] = {self.lane: tensor}
+            for tensor in given:
+                self.in_use.setdefault(tensor.untyped_storage().data_ptr(), {})[self.lane] = None
 
     def _is_alone(self, whose, tensor):
         return set(whose.get(tensor.untyped_storage().data_ptr(), ())) <= {self.lane}
@@ -124,7 +124,7 @@ class EmulatedRecorder:
 
 def overwrite(recorded, new):
     """In-place operations and views return memory that is already right."""
-    for one, other in zip(tree_flatten(recorded)[0], tree_flatten(new)[0], strict=True):
-        are_tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-        if are_tensors and one.numel() and one.data_ptr() != other.data_ptr():
-            one.copy_(other)
+    for target, value in zip(tree_flatten(recorded)[0], tree_flatten(new)[0], strict=True):
+        are_tensors = isinstance(target, torch.Tensor) and isinstance(value, torch.Tensor)
+        if are_tensors and target.numel() and target.data_ptr() != value.data_ptr():
+            target.copy_(value)

@@ -38,7 +38,7 @@ def test_complex_weights_are_averaged_too():
 
 def test_a_complex_weight_that_is_no_number_is_not_kept(tmp_path):
     folder = tmp_path / "kept"
-    with pytest.raises(NonFiniteLoss, match=r"a weight is no number after step 1 .*no checkpoint was kept"):
+    with pytest.raises(NonFiniteLoss, match=r"a weight is not finite after step 1 .*no checkpoint was saved"):
         fitted(
             model=lambda: Spectral(broken=True), optimizer=torch.optim.SGD, batch_size=70, clip=None,
             checkpoints=Checkpoints(folder),
@@ -76,8 +76,8 @@ def test_averaged_weights_are_kept_under_each_of_their_names_and_resumed(tmp_pat
         assert torch.equal(fresh.body.bias, model.body.bias)
     resumed, _ = fitted(epochs=3, resume=True, **options)
     whole, _ = fitted(epochs=3, **{**options, "checkpoints": None})
-    with resumed.averaged() as one, whole.averaged() as other:
-        assert torch.equal(one.body.weight, other.body.weight)
+    with resumed.averaged() as resumed_model, whole.averaged() as whole_model:
+        assert torch.equal(resumed_model.body.weight, whole_model.body.weight)
 
 
 def test_an_average_that_an_older_checkpoint_lacks_begins_with_the_weights_there(tmp_path):
@@ -88,8 +88,8 @@ def test_an_average_that_an_older_checkpoint_lacks_begins_with_the_weights_there
     made = trainer(**options)
     made.model.load_state_dict(saved["model"])
     average = Average(made.model, 0.5)
-    for one in average.tensors:
-        one.zero_()
+    for tensor in average.tensors:
+        tensor.zero_()
     load_average(made.model, average, saved["average"])
     found = averaged(made.model, average)
     assert torch.equal(found["weight"], saved["model"]["weight"])

@@ -49,10 +49,10 @@ def test_what_is_no_source_is_told(given):
         trainer(model, sgd(model)).fit(given, epochs=1)
 
 
-@pytest.mark.parametrize(("part", "said"), [(1.0, "a float as 'box'"), (torch.zeros(3), "'box' of shape")])
-def test_parts_of_a_loss_are_one_number_each(part, said):
+@pytest.mark.parametrize(("part", "message"), [(1.0, "'box' of type float"), (torch.zeros(3), "'box' of shape")])
+def test_parts_of_a_loss_are_one_number_each(part, message):
     model = network()
-    with pytest.raises(BadRecipe, match=said):
+    with pytest.raises(BadRecipe, match=message):
         trainer(model, sgd(model), lambda outputs, targets: {"fit": MSE(outputs, targets), "box": part}).fit(
             FEW, epochs=1
         )
@@ -66,7 +66,7 @@ def test_a_part_of_a_loss_may_have_a_dimension():
 
 def test_a_device_that_is_none_is_told():
     model = network()
-    with pytest.raises(NoDevice, match="device='gpu' is none"):
+    with pytest.raises(NoDevice, match="device='gpu' is not a device"):
         Trainer(model, MSE, sgd(model), Recipe(batch_size=4), device="gpu")
 
 
@@ -78,7 +78,7 @@ def test_a_trainer_with_a_step_of_its_own_evaluates_by_it():
 
     found = trainer(model, sgd(model), None, step=step).evaluate(FEW)
     assert found["valid_loss"] == pytest.approx(float(MSE(model(INPUTS[:64]), TARGETS[:64]).detach()))
-    with pytest.raises(BadRecipe, match="nothing to evaluate by"):
+    with pytest.raises(BadRecipe, match="nothing to evaluate with"):
         trainer(model, sgd(model), evaluate=lambda model: {"own": 1.0}).evaluate(FEW)
 
 
@@ -86,19 +86,19 @@ class Keeps(Rows):
     """Leaves rows of a batch out, as a source of one's own may."""
 
     def gather(self, index):
-        return tuple(one[:5] for one in super().gather(index))
+        return tuple(tensor[:5] for tensor in super().gather(index))
 
 
 def first_five(number, batch):
-    return tuple(one[:5] for one in batch)
+    return tuple(tensor[:5] for tensor in batch)
 
 
 @pytest.mark.parametrize("source", [Keeps(INPUTS, TARGETS), Stream(INPUTS, TARGETS, altered=first_five)])
 def test_batches_with_other_rows_than_asked_for_are_refused(source):
     model = network()
-    with pytest.raises(DataMismatch, match="rows were asked for"):
+    with pytest.raises(DataMismatch, match="rows were requested"):
         trainer(model, sgd(model)).fit(source, epochs=1)
-    with pytest.raises(DataMismatch, match="rows were asked for"):
+    with pytest.raises(DataMismatch, match="rows were requested"):
         trainer(model, sgd(model)).fit(FEW, source, epochs=1)
 
 

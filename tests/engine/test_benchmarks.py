@@ -41,26 +41,26 @@ def filled(engine_arms, path, engine="same"):
 def test_arms_take_turns_and_every_sample_is_in_the_file(engine_arms, tmp_path):
     record = filled(engine_arms, tmp_path / "start.json")
     saved = json.loads((tmp_path / "start.json").read_text())
-    arms = [one["arm"] for one in saved["samples"]]
+    arms = [sample["arm"] for sample in saved["samples"]]
     assert arms == ["naive", "engine", "engine", "naive", "naive", "engine"]
     assert saved["summary"]["seconds"] == {"naive": 8.0, "engine": 0.5}
     assert saved["summary"]["times_faster"]["value"] == 16.0
     assert saved["machine"]["cpu"] == "test cpu"
-    assert record.told().endswith("16x [16, 16] (asked: 10x), same results")
+    assert record.summary_line().endswith("16x [16, 16] (asked: 10x), same results")
 
 
 def test_a_run_before_is_gone_on_with_unless_it_was_of_something_else(engine_arms, tmp_path):
     path = tmp_path / "start.json"
     filled(engine_arms, path)
     record = filled(engine_arms, path)
-    assert sorted({one["round"] for one in record.samples}) == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(SystemExit, match=r"start.json holds another size; name another --out"):
+    assert sorted({sample["round"] for sample in record.samples}) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(SystemExit, match=r"start.json holds another size; choose another --out"):
         engine_arms.Record(path, "engine-start", "tiny", "cpu")
 
 
 def test_results_that_differ_are_shown(engine_arms, tmp_path):
     record = filled(engine_arms, tmp_path / "results" / "machine" / "2026-01-01-engine-start.json", engine="other")
-    assert record.told().endswith("results DIFFER")
+    assert record.summary_line().endswith("results DIFFER")
     import render_engine
 
     page = "\n".join(render_engine.section(tmp_path))
@@ -118,7 +118,7 @@ def test_kernels_are_told_by_name_and_one_after_the_other(monkeypatch):
 
     events = [event(20, 5, 7, "gemm"), event(10, 4, 7, "gemm"), event(12, 6, 8, "copy", "gpu_memcpy")]
     kernels = engine_kernels.kernels_of({"traceEvents": [*events, {"name": "aten::mm", "cat": "cpu_op", "ts": 1}]})
-    assert [one.start for one in kernels] == [10, 12, 20]
+    assert [kernel.start for kernel in kernels] == [10, 12, 20]
     assert engine_kernels.by_name(kernels)[0].split() == ["0.01", "ms", "2", "×", "4.50", "µs", "gemm"]
     assert engine_kernels.longest_idle(kernels)[0].split() == ["0.01", "ms", "idle", "2.0", "µs", "before", "gemm"]
     monkeypatch.setattr(engine_kernels, "IN_A_ROW", 2)

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 import hotlap.engine.trainer
-from hotlap.engine import Checkpoints, Cosine, FromTorch, Phase, run_state
-from hotlap.engine import checkpoints as kept
+from hotlap.engine import Checkpoints, Cosine, FromTorch, Phase, checkpoints, run_state
 from hotlap.engine.errors import (
     CheckpointDamaged,
     CheckpointNotWritten,
@@ -32,7 +31,7 @@ WITH_STATE = {
     "plain": {},
     "schedule": {"schedule": Cosine(), "warmup": 3},
     "torch-scheduler": {
-        "schedule": FromTorch(make=lambda one: torch.optim.lr_scheduler.StepLR(one, 4, 0.5), by="step")
+        "schedule": FromTorch(make=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5), by="step")
     },
     "ema": {"ema": 0.9},
     "fp16": {"precision": "fp16"},
@@ -82,21 +81,21 @@ def test_a_signal_between_epochs(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         made.fit(Rows(*numbers()), Rows(*numbers(seed=1)), 3)
     resumed = fitted(resume=True, checkpoints=Checkpoints(tmp_path))
-    assert [one.epoch for one in resumed[1].epochs] == [1, 2, 3]
+    assert [record.epoch for record in resumed[1].epochs] == [1, 2, 3]
     same(outcome(*resumed), outcome(*fitted()))
 
 
 def test_streamed_data_is_asked_for_the_rest_of_the_epoch_only(tmp_path):
     interrupted(tmp_path, 8, None, train=Stream(*numbers()))
-    asked = []
+    requested = []
 
     class Watched(Stream):
         def batches(self, order, *others):
-            asked.append(len(order))
+            requested.append(len(order))
             return super().batches(order, *others)
 
     resumed = fitted(resume=True, train=Watched(*numbers()), checkpoints=Checkpoints(tmp_path))
-    assert asked == [70 - 2 * 16, 70]
+    assert requested == [70 - 2 * 16, 70]
     same(outcome(*resumed), outcome(*fitted(train=Stream(*numbers()))))
 
 
@@ -105,7 +104,7 @@ def test_a_longer_run_goes_on_where_a_shorter_one_ended(tmp_path):
     resumed = fitted(epochs=3, resume=True, checkpoints=Checkpoints(tmp_path))
     same(outcome(*resumed), outcome(*fitted(epochs=3)))
     again = fitted(epochs=3, resume=tmp_path / "last.pt")
-    assert [one.epoch for one in again[1].epochs] == [1, 2, 3]
+    assert [record.epoch for record in again[1].epochs] == [1, 2, 3]
 
 
 def test_best_last_and_every_second_epoch(tmp_path):
@@ -113,7 +112,7 @@ def test_best_last_and_every_second_epoch(tmp_path):
     options = {"evaluate": lambda model: {"score": next(scores)}, "metrics": {}, "higher_is_better": True}
     fitted(epochs=4, checkpoints=Checkpoints(tmp_path, every=2), **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "epoch-0002.pt", "epoch-0004.pt", "last.pt"]
-    epochs = {path.stem: kept.load(path)["place"]["epoch"] for path in tmp_path.iterdir()}
+    epochs = {path.stem: checkpoints.load(path)["place"]["epoch"] for path in tmp_path.iterdir()}
     assert epochs == {"best": 2, "epoch-0002": 2, "epoch-0004": 4, "last": 4}
 
 
@@ -136,13 +135,13 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     fitted(epochs=1, checkpoints=Checkpoints(tmp_path))
     before = trainer(model=lambda: nn.Linear(6, 1), checkpoints=Checkpoints(tmp_path))
     weights = before.model.weight.detach().clone()
-    with pytest.raises(CheckpointOfAnotherModel, match=r"is of another model: .* is missing there"):
+    with pytest.raises(CheckpointOfAnotherModel, match=r"is for another model: .* is missing there"):
         before.fit(Rows(*numbers()), epochs=1, resume=True)
     assert torch.equal(before.model.weight, weights)
-    with pytest.raises(CheckpointOfAnotherModel, match="trained with optimizer Adam, this run has SGD"):
+    with pytest.raises(CheckpointOfAnotherModel, match="trained with optimizer Adam, but this run has SGD"):
         fitted(resume=True, optimizer=torch.optim.SGD, checkpoints=Checkpoints(tmp_path))
     interrupted(tmp_path, 8, None)
-    with pytest.raises(CheckpointOfAnotherModel, match="batch_size 16, this run has 8"):
+    with pytest.raises(CheckpointOfAnotherModel, match="batch_size 16, but this run has 8"):
         fitted(resume=True, batch_size=8, checkpoints=Checkpoints(tmp_path))
 
 
@@ -164,8 +163,8 @@ def test_a_broken_loss_names_the_checkpoint_before_it(tmp_path):
         NonFiniteLoss, match=r"loss is inf at step 6 \(epoch 2\); last good checkpoint: .*last\.pt"
     ) as e:
         fitted(train=Rows(inputs, targets), callbacks=[poison], checkpoints=Checkpoints(tmp_path, steps=2))
-    state = kept.load(e.value.checkpoint)
-    assert all(one.isfinite().all() for one in state["model"].values())
+    state = checkpoints.load(e.value.checkpoint)
+    assert all(weight.isfinite().all() for weight in state["model"].values())
     assert state["place"]["epoch"] == 1
 
 
@@ -189,8 +188,8 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     """What is written is the state of its moment, however late the disk is."""
     import threading
 
-    gate, write = threading.Event(), kept.write
-    monkeypatch.setattr(kept, "write", lambda *args: (gate.wait(10), write(*args))[1])
+    gate, write = threading.Event(), checkpoints.write
+    monkeypatch.setattr(checkpoints, "write", lambda *args: (gate.wait(10), write(*args))[1])
 
     def open_gate(record):
         if getattr(record, "epoch", 0) == 2:
@@ -201,14 +200,14 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
                    checkpoints=Checkpoints(tmp_path, best=False, every=1))  # fmt: skip
     made.fit(Rows(*numbers()), epochs=2)
     for epoch, weight in enumerate(states, start=1):
-        assert torch.equal(kept.load(tmp_path / f"epoch-{epoch:04d}.pt")["model"]["head.weight"], weight)
+        assert torch.equal(checkpoints.load(tmp_path / f"epoch-{epoch:04d}.pt")["model"]["head.weight"], weight)
 
 
 def test_a_way_that_was_asked_for_is_kept(tmp_path):
     """Without a choice nothing is tried; what is resumed must know the way all the same."""
     options = {"threads": 1, "onednn": "off", "graph": "off", "compile": "off"}
     fitted(epochs=1, checkpoints=Checkpoints(tmp_path), **options)
-    onednn, threads, _ = kept.load(tmp_path / kept.LAST)["place"]["mode"][2]
+    onednn, threads, _ = checkpoints.load(tmp_path / checkpoints.LAST)["place"]["mode"][2]
     assert (onednn, threads) == (False, 1)
 
 
@@ -216,78 +215,78 @@ def test_a_way_that_was_asked_for_is_kept(tmp_path):
 
 
 def test_a_checkpoint_is_written_once_the_training_waits_anyway(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "HELD_SECONDS", 60.0)
-    writer = kept.Writer(tmp_path)
-    writer.put({"values": torch.ones(2)}, [kept.LAST])
+    monkeypatch.setattr(checkpoints, "HELD_SECONDS", 60.0)
+    writer = checkpoints.Writer(tmp_path)
+    writer.put({"values": torch.ones(2)}, [checkpoints.LAST])
     time.sleep(0.05)
-    assert not (tmp_path / kept.LAST).exists()
+    assert not (tmp_path / checkpoints.LAST).exists()
     writer.go_on()
     writer._queue.join()
-    assert (tmp_path / kept.LAST).exists()
+    assert (tmp_path / checkpoints.LAST).exists()
     writer.close()
 
 
 def test_it_is_not_held_back_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "HELD_SECONDS", 0.01)
-    writer = kept.Writer(tmp_path)
-    writer.put({"values": torch.ones(2)}, [kept.LAST])
+    monkeypatch.setattr(checkpoints, "HELD_SECONDS", 0.01)
+    writer = checkpoints.Writer(tmp_path)
+    writer.put({"values": torch.ones(2)}, [checkpoints.LAST])
     writer._queue.join()
-    assert (tmp_path / kept.LAST).exists()
+    assert (tmp_path / checkpoints.LAST).exists()
     writer.close()
 
 
 @pytest.mark.parametrize("end", ["drain", "close"])
 def test_nothing_is_held_back_at_the_end(end, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "HELD_SECONDS", 60.0)
-    writer = kept.Writer(tmp_path)
+    monkeypatch.setattr(checkpoints, "HELD_SECONDS", 60.0)
+    writer = checkpoints.Writer(tmp_path)
     for number in range(3):  # more than it takes without being waited for
-        writer.put({"values": torch.full((2,), number)}, [kept.LAST, kept.BEST])
+        writer.put({"values": torch.full((2,), number)}, [checkpoints.LAST, checkpoints.BEST])
     getattr(writer, end)()
-    for name in (kept.LAST, kept.BEST):
+    for name in (checkpoints.LAST, checkpoints.BEST):
         assert torch.load(tmp_path / name, weights_only=True)["values"].tolist() == [2, 2]
     writer.close()
 
 
 def failing(monkeypatch, name, times=1):
     """The first so many writes under this name find the disk full."""
-    left, write = [times], kept.write
+    failures_left, write = [times], checkpoints.write
 
     def written(state, path, same=None):
-        if path.name == name and left[0]:
-            left[0] -= 1
+        if path.name == name and failures_left[0]:
+            failures_left[0] -= 1
             raise OSError(28, "No space left on device")
         return write(state, path, same)
 
-    monkeypatch.setattr(kept, "write", written)
+    monkeypatch.setattr(checkpoints, "write", written)
 
 
 def test_a_best_checkpoint_that_is_missing_is_said_though_later_ones_are_written(tmp_path, monkeypatch):
-    failing(monkeypatch, kept.BEST)
-    writer = kept.Writer(tmp_path)
-    writer.put({"epoch": 3}, [kept.LAST, kept.BEST])
+    failing(monkeypatch, checkpoints.BEST)
+    writer = checkpoints.Writer(tmp_path)
+    writer.put({"epoch": 3}, [checkpoints.LAST, checkpoints.BEST])
     writer.drain()
-    assert writer.last_good == tmp_path / kept.LAST
-    writer.put({"epoch": 4}, [kept.LAST])
+    assert writer.last_good == tmp_path / checkpoints.LAST
+    writer.put({"epoch": 4}, [checkpoints.LAST])
     with pytest.raises(CheckpointNotWritten, match=r"best\.pt: .*No space left.*last good: .*last\.pt"):
         writer.close()
 
 
 def test_one_that_could_be_written_later_is_no_failure(tmp_path, monkeypatch):
-    failing(monkeypatch, kept.BEST)
-    writer = kept.Writer(tmp_path)
+    failing(monkeypatch, checkpoints.BEST)
+    writer = checkpoints.Writer(tmp_path)
     for epoch in (3, 4):
-        writer.put({"epoch": epoch}, [kept.LAST, kept.BEST])
+        writer.put({"epoch": epoch}, [checkpoints.LAST, checkpoints.BEST])
     writer.close()
-    assert torch.load(tmp_path / kept.BEST, weights_only=True) == {"epoch": 4}
+    assert torch.load(tmp_path / checkpoints.BEST, weights_only=True) == {"epoch": 4}
 
 
 def test_what_is_resumed_is_written_last(tmp_path, monkeypatch):
-    order, write = [], kept.write
-    monkeypatch.setattr(kept, "write", lambda *given: order.append(given[1].name) or write(*given))
-    writer = kept.Writer(tmp_path)
-    writer.put({"epoch": 3}, [kept.LAST, kept.BEST, kept.every_name(3)])
+    order, write = [], checkpoints.write
+    monkeypatch.setattr(checkpoints, "write", lambda *given: order.append(given[1].name) or write(*given))
+    writer = checkpoints.Writer(tmp_path)
+    writer.put({"epoch": 3}, [checkpoints.LAST, checkpoints.BEST, checkpoints.every_name(3)])
     writer.close()
-    assert order == [kept.BEST, kept.every_name(3), kept.LAST]
+    assert order == [checkpoints.BEST, checkpoints.every_name(3), checkpoints.LAST]
 
 
 def test_moments_are_laid_out_as_their_weights():
@@ -318,7 +317,7 @@ def test_weights_that_broke_at_the_last_step_are_not_kept(tmp_path):
     inputs, targets = numbers(32)
     inputs[-1] = 0
     options = {"model": Root, "shuffle": False, "batch_size": 8, "checkpoints": Checkpoints(tmp_path)}
-    with pytest.raises(NonFiniteLoss, match="a weight is no number after step 4"):
+    with pytest.raises(NonFiniteLoss, match="a weight is not finite after step 4"):
         fitted(train=Rows(inputs, targets), **options)
     assert not list(tmp_path.glob("*.pt"))
 
@@ -353,7 +352,7 @@ def test_a_callback_that_stopped_the_run_is_remembered(tmp_path, stops):
     assert len(stopped[1].epochs) == 2
     resumed = fitted(epochs=4, resume=True, callbacks=[others, stops], **options)
     same(outcome(*resumed), outcome(*stopped))
-    line = f"nothing is trained: callback {stops.__name__} stopped it; leave that callback out to go on"
+    line = f"nothing to train: callback {stops.__name__} stopped it; leave that callback out to continue"
     assert said.count(line) == 1
     gone_on = fitted(epochs=4, resume=True, callbacks=[others], **options)
     same(outcome(*gone_on), outcome(*fitted(epochs=4)))
@@ -364,7 +363,7 @@ def test_a_stop_that_was_asked_for_before_the_run_was_cut_ends_the_epoch(tmp_pat
     with pytest.raises(Cut):
         fitted(callbacks=[enough_at_once, cut_at(8)], **options)
     resumed = fitted(resume=True, callbacks=[enough_at_once], **options)
-    assert [one.epoch for one in resumed[1].epochs] == [1, 2]
+    assert [record.epoch for record in resumed[1].epochs] == [1, 2]
     assert not resumed[1].stopped_early
 
 
@@ -389,7 +388,7 @@ def test_what_could_not_be_loaded_again_is_not_written(tmp_path):
         made.param_groups[0]["note"] = object()
         return made
 
-    with pytest.raises(CheckpointNotWritten, match="the state has a object"):
+    with pytest.raises(CheckpointNotWritten, match=r"the state holds .* of type object"):
         fitted(optimizer=sgd, checkpoints=Checkpoints(tmp_path))
 
 
@@ -403,10 +402,10 @@ def test_another_order_or_optimizer_is_refused_before_anything_is_loaded(what, t
 
     options = {"optimizer": in_groups} if what == "groups" else {"shuffle": False}
     made = trainer(checkpoints=Checkpoints(tmp_path), **options)
-    before = {name: one.clone() for name, one in made.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
     with pytest.raises(CheckpointOfAnotherModel, match=what):
         made.fit(Rows(*numbers()), Rows(*numbers(seed=1)), 3, resume=True)
-    assert all(torch.equal(one, before[name]) for name, one in made.model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made.model.state_dict().items())
 
 
 def test_averaged_weights_can_be_used_and_are_kept_by_name(tmp_path):
@@ -414,11 +413,11 @@ def test_averaged_weights_can_be_used_and_are_kept_by_name(tmp_path):
     valid = Rows(*numbers(seed=1))
     with made.averaged() as model:
         assert made.evaluate(valid) == history.epochs[-1].scores
-        averaged = {name: one.detach().clone() for name, one in model.named_parameters()}
+        averaged = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     assert made.evaluate(valid) != history.epochs[-1].scores
-    kept_ones = torch.load(tmp_path / "last.pt", weights_only=True)["average"]
-    assert kept_ones.keys() == averaged.keys()
-    assert all(torch.equal(kept_ones[name], one) for name, one in averaged.items())
+    saved = torch.load(tmp_path / "last.pt", weights_only=True)["average"]
+    assert saved.keys() == averaged.keys()
+    assert all(torch.equal(saved[name], weight) for name, weight in averaged.items())
 
 
 def test_a_write_that_fails_is_said_when_it_does(tmp_path):
@@ -432,17 +431,17 @@ def test_a_write_that_fails_is_said_when_it_does(tmp_path):
     made = trainer(checkpoints=Checkpoints(tmp_path / "kept"), say=said.append, callbacks=[removed])
     with pytest.raises(CheckpointNotWritten):
         made.fit(Rows(*numbers()), Rows(*numbers(seed=1)), 6)
-    assert sum("the training goes on" in line for line in said) == 1
+    assert sum("the training continues" in line for line in said) == 1
 
 
 def test_what_a_killed_run_left_half_written_goes(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    left, under_way = tmp_path / f".last.pt.{gone.pid}.tmp", tmp_path / f".best.pt.{os.getppid()}.tmp"
-    left.touch()
+    leftover, under_way = tmp_path / f".last.pt.{gone.pid}.tmp", tmp_path / f".best.pt.{os.getppid()}.tmp"
+    leftover.touch()
     under_way.touch()
     fitted(checkpoints=Checkpoints(tmp_path))
-    assert not left.exists()
+    assert not leftover.exists()
     assert under_way.exists()
 
 
@@ -455,5 +454,5 @@ def test_a_sink_that_cannot_be_closed_loses_no_checkpoint(tmp_path):
 
     said = []
     fitted(sinks=[Full()], say=said.append, checkpoints=Checkpoints(tmp_path))
-    assert kept.load(tmp_path / "last.pt")["place"]["epoch"] == 3
+    assert checkpoints.load(tmp_path / "last.pt")["place"]["epoch"] == 3
     assert any("No space left" in line for line in said)

@@ -36,7 +36,7 @@ def test_none_is_no_path_and_no_text_where_there_may_be_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("data = 3", "data = 3 is a whole number; it must be a path"),
         ("kept = true", 'kept = true is true or false; it must be a path or "none"'),
@@ -44,6 +44,6 @@ def test_none_is_no_path_and_no_text_where_there_may_be_none(tmp_path):
         ("others = 1", "it must be a list, each a path"),
     ],
 )
-def test_what_is_no_path_is_said(line, said, tmp_path):
-    with pytest.raises(ConfigInvalid, match=said):
+def test_what_is_no_path_is_said(line, message, tmp_path):
+    with pytest.raises(ConfigInvalid, match=message):
         read(written(tmp_path, line), Folders)

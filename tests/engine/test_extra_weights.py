@@ -65,8 +65,8 @@ def test_sgd_with_momentum_trains_what_a_later_phase_unfreezes(more):
     by_hand(plain, sgd(plain, **more), 3, frozen_epochs=1)
     model = network()
     trainer(model, sgd(model, **more), phases=(Phase(1, frozen=("0.",)), Phase(2))).fit(FEW)
-    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
+    for parameter, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected)
 
 
 def test_sgd_with_momentum_trains_a_head_that_is_used_late():
@@ -117,8 +117,8 @@ def weighted(folder=None, **more):
     torch.manual_seed(0)
     model, loss = nn.Linear(5, 2), Weighted()
     optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.05)
-    kept = Checkpoints(folder) if folder else None
-    return loss, trainer(model, optimizer, loss, batch_size=8, checkpoints=kept, **more)
+    checkpoints = Checkpoints(folder) if folder else None
+    return loss, trainer(model, optimizer, loss, batch_size=8, checkpoints=checkpoints, **more)
 
 
 def test_trial_steps_do_not_train_a_loss_with_weights():

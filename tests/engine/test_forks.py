@@ -128,10 +128,10 @@ def test_a_batch_gathered_beside_the_step_before_is_the_same_batch(options, fetc
 @pytest.mark.parametrize("stopped", [2, 4, 5, 8])
 def test_a_training_resumed_within_an_epoch_begins_with_its_batch(stopped, fetches, monkeypatch, tmp_path):
     options = {"train": Tensors(*numbers()), "epochs": 2}
-    kept = Checkpoints(tmp_path, steps=1)
+    checkpoints = Checkpoints(tmp_path, steps=1)
     with pytest.raises(Cut):
-        forked(monkeypatch, **options, checkpoints=kept, callbacks=[cut_at(stopped)], log_every=1)
-    (made, history), _ = forked(monkeypatch, **options, checkpoints=kept, resume=True)
+        forked(monkeypatch, **options, checkpoints=checkpoints, callbacks=[cut_at(stopped)], log_every=1)
+    (made, history), _ = forked(monkeypatch, **options, checkpoints=checkpoints, resume=True)
     monkeypatch.undo()
     assert fetches
     same(outcome(made, history), outcome(*fitted(**options)))
@@ -155,14 +155,14 @@ def test_other_data_is_gathered_by_the_step_itself(options, fetches, monkeypatch
 
 
 def test_lanes_that_write_what_the_other_reads_are_caught():
-    lanes, one = EmulatedLanes(), torch.ones(3)
+    lanes, values = EmulatedLanes(), torch.ones(3)
     with Watched(lanes):
         with lanes.beside(0):
-            one.square()
+            values.square()
         with pytest.raises(AssertionError, match="writes what is read beside"):
-            one.add_(1)
+            values.add_(1)
         lanes.join()
-        one.add_(1)
+        values.add_(1)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_what_is_forked_is_learnt_from_the_first_time():
     forks = Forks(lanes, model.parameters(), torch.ones(()), losses_of(model))
     differentiate(forks)
     assert lanes.forks == 0
-    names = {name for name, one in model.named_parameters() if id(one) in forks.single}
+    names = {name for name, parameter in model.named_parameters() if id(parameter) in forks.single}
     assert names == {"first.weight", "first.bias", "second.weight", "second.bias"}
     assert forks.final
     model.zero_grad()
@@ -235,7 +235,7 @@ def test_a_parameter_with_a_hook_is_left_to_autograd():
 def test_frozen_parameters_get_no_gradient():
     model = Wide()
     model.first.requires_grad_(False)
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forks = Forks(EmulatedLanes(), trained, torch.ones(()), losses_of(model))
     for _ in range(2):
         differentiate(forks)
@@ -312,10 +312,10 @@ def test_the_emulated_lanes_notice_memory_freed_too_early():
     def work():
         passing = values + 1
         with lanes.beside(0):
-            kept = passing * 2
+            doubled = passing * 2
         del passing
         lanes.join()
-        return kept
+        return doubled
 
     with pytest.raises(AssertionError, match="freed"), Watched(lanes):
         work()
@@ -349,7 +349,7 @@ def test_clipping_by_the_optimizers_kernel_is_torchs_clipping(optimizer, flat, s
             else:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.5)
                 made.step()
-        found.append([one.detach() for one in model.parameters()])
+        found.append([parameter.detach() for parameter in model.parameters()])
     assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(*found, strict=True))
 
 

@@ -68,9 +68,9 @@ def test_what_cannot_be_captured_is_told_and_trained_as_it_is(options, why, monk
         options |= {**splits, "optimizer": torch.optim.SGD}
     with pytest.raises(CaptureFailed, match=f"cannot be captured: {why}; use graph="):
         fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, graph="on", **options)
-    told = outcome(*fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, say=said.append, **options))
+    trained = outcome(*fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, say=said.append, **options))
     assert said[0] == f"step: no CUDA graph, {why}"
-    same(told, outcome(*fitted(graph="off", **options)))
+    same(trained, outcome(*fitted(graph="off", **options)))
 
 
 def test_rates_change_within_an_epoch_without_a_new_capture(monkeypatch):
@@ -91,7 +91,7 @@ def test_half_precision_skips_a_step_whose_gradients_overflow(monkeypatch):
     steps = {int(state["step"]) for state in made.optimizer.state.values()}
     assert len(steps) == 1
     assert 0 < steps.pop() < 15
-    assert all(one.isfinite().all() for one in made.model.parameters())
+    assert all(parameter.isfinite().all() for parameter in made.model.parameters())
 
 
 def test_choosing_leaves_no_trace(monkeypatch):
@@ -155,7 +155,7 @@ def test_a_replay_that_trains_otherwise_is_not_used(monkeypatch):
     said = []
     _, history = fitted(recorder=Lazy(), monkeypatch=monkeypatch, say=said.append)
     assert history.mode == "eager"
-    assert "a replay trains otherwise than the step itself (by 100% of it)" in said[0]
+    assert "a replay trains differently from the step itself (by 100% of its update)" in said[0]
 
 
 def test_an_optimizer_of_the_users_own_is_not_captured(monkeypatch):
@@ -166,8 +166,8 @@ def test_an_optimizer_of_the_users_own_is_not_captured(monkeypatch):
         @torch.no_grad()
         def step(self):
             for group in self.param_groups:
-                for one in group["params"]:
-                    one -= group["lr"] * one.grad
+                for parameter in group["params"]:
+                    parameter -= group["lr"] * parameter.grad
 
     recorder = EmulatedRecorder()
     _, history = fitted(recorder=recorder, monkeypatch=monkeypatch, optimizer=Own)
@@ -177,7 +177,9 @@ def test_an_optimizer_of_the_users_own_is_not_captured(monkeypatch):
 
 def test_batches_whose_shape_changes_run_as_they_are_and_it_is_said_once(monkeypatch):
     def shortened(number, batch):
-        return tuple(one[:, :3] if one.shape[1] > 1 else one for one in batch) if number in (2, 3) else batch
+        return (
+            tuple(tensor[:, :3] if tensor.shape[1] > 1 else tensor for tensor in batch) if number in (2, 3) else batch
+        )
 
     class AnyWidth(nn.Module):
         def __init__(self):
@@ -191,7 +193,7 @@ def test_batches_whose_shape_changes_run_as_they_are_and_it_is_said_once(monkeyp
     options = {"model": AnyWidth, "say": said.append, "train": Stream(*numbers(), altered=shortened)}
     found = outcome(*captured(monkeypatch, **options))
     assert [line for line in said if "shapes change" in line] == [
-        "shapes change within the epoch ((16, 3), (16, 1) after (16, 6), (16, 1)): such batches run eager"
+        "shapes change within the epoch ((16, 3), (16, 1) after (16, 6), (16, 1)): such batches run eagerly"
     ]
     monkeypatch.undo()
     same(found, outcome(*fitted(**options)))

@@ -21,13 +21,13 @@ class Layers(nn.Module):
 
 @pytest.mark.parametrize("kind", ["kaiming", "xavier", "orthogonal"])
 def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_stream(kind):
-    one, other = Layers(), Layers()
+    first, second = Layers(), Layers()
     before = torch.get_rng_state()
-    assert initialise(one, kind, seed=4) == initialise(other, kind, seed=4) == 3
+    assert initialise(first, kind, seed=4) == initialise(second, kind, seed=4) == 3
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    assert torch.equal(one.norm.weight, torch.ones(5))
-    assert not one.linear.bias.any()
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert torch.equal(first.norm.weight, torch.ones(5))
+    assert not first.linear.bias.any()
 
 
 def test_the_spread_of_the_weights():
@@ -48,5 +48,5 @@ def test_recurrent_layers_are_orthogonal_from_state_to_state_and_remember_at_fir
 
 
 def test_an_unknown_kind():
-    with pytest.raises(BadRecipe, match="no initialisation 'lecun'"):
+    with pytest.raises(BadRecipe, match="unknown initialisation 'lecun'"):
         initialise(Layers(), "lecun")

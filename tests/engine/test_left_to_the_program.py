@@ -27,7 +27,7 @@ def test_signals_that_the_program_sees_to_itself_are_left_to_it(number, handler)
         interrupts.pass_on()
     finally:
         signal.signal(number, before)
-    assert interrupts.asked is None
+    assert interrupts.received is None
     assert seen == ([number] if handler == "own" else [])
 
 
@@ -43,5 +43,5 @@ def test_measuring_batch_sizes_leaves_all_streams_and_gradients_alone():
     before = random.getstate(), np.random.get_state()[1].tolist()
     found = measure_batch_sizes(model, optimizer, step, Tensors(inputs, targets), 8, [8, 16], seconds=0.01)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
-    assert all(one.grad is None for one in own.parameters())
+    assert all(parameter.grad is None for parameter in own.parameters())
     assert found.adaptive

@@ -21,7 +21,7 @@ def test_records_as_json_lines(tmp_path):
     _, history = fitted(sinks=[JsonLines(path)], log_every=2)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     epochs = [line for line in lines if line["kind"] == "epoch"]
-    assert [line["loss"] for line in epochs] == [one.loss for one in history.epochs]
+    assert [line["loss"] for line in epochs] == [record.loss for record in history.epochs]
     assert epochs[0]["scores"] == history.epochs[0].scores
     steps = [line["step"] for line in lines if line["kind"] == "step"]
     assert steps == sorted(steps)
@@ -56,8 +56,8 @@ def test_tensorboard(tmp_path):
     _, history = fitted(sinks=[TensorBoard(tmp_path)], epochs=2, train_metrics={"rmse": RMSE()})
     found = accumulators.EventAccumulator(str(tmp_path))
     found.Reload()
-    assert [round(one.value, 4) for one in found.Scalars("epoch/rmse")] == [
-        round(one.scores["rmse"], 4) for one in history.epochs
+    assert [round(event.value, 4) for event in found.Scalars("epoch/rmse")] == [
+        round(record.scores["rmse"], 4) for record in history.epochs
     ]
     assert len(found.Scalars("train/rmse")) == 2
 
@@ -121,7 +121,7 @@ def test_a_sink_that_fails_is_left_out_and_the_training_goes_on():
 
     said = []
     found = fitted(sinks=[Fails()], say=said.append)
-    assert "Fails failed and was left out: disk full" in said
+    assert "Fails failed and was disabled: disk full" in said
     same(outcome(*found), outcome(*fitted()))
 
 
@@ -140,7 +140,7 @@ def test_a_sink_that_is_too_slow_loses_steps_not_time(monkeypatch):
 
     slow, said = Slow(), []
     fitted(sinks=[slow], log_every=1, say=said.append)
-    assert any(line.startswith("the log could not follow") for line in said)
+    assert any(line.startswith("the log could not keep up") for line in said)
     assert 3 <= slow.written < 15
 
 
@@ -155,7 +155,7 @@ def test_progress_that_fails_is_left_out_and_no_record_is_lost(monkeypatch, tmp_
     path = tmp_path / "training.jsonl"
     fitted(progress=progress, sinks=[JsonLines(path)], say=said.append, log_every=100)
     assert len(path.read_text().splitlines()) == 3
-    assert said[-1] == "progress failed and was left out: BrokenPipeError"
+    assert said[-1] == "progress failed and was disabled: BrokenPipeError"
     assert len(calls) == 1
 
 
@@ -198,5 +198,5 @@ def test_every_sink_is_closed_whatever_another_does():
     log.start()
     log.put(StepRecord(1, 1, 0.5))
     log.close()
-    assert [one.closed for one in (left_out, fails, fine)] == [1, 1, 1]
-    assert log.failed == "Closes failed and was left out: disk full; Closes failed when it was closed: quota"
+    assert [sink.closed for sink in (left_out, fails, fine)] == [1, 1, 1]
+    assert log.failed == "Closes failed and was disabled: disk full; Closes failed while closing: quota"

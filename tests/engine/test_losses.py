@@ -25,7 +25,7 @@ def test_a_total_beside_its_parts_is_refused():
         mse, reg = (outputs - targets).square().mean(), outputs.abs().mean()
         return {"loss": mse + 0.5 * reg, "mse": mse.detach(), "reg": reg.detach()}
 
-    with pytest.raises(BadRecipe, match=r'"loss" beside its parts.*return {"mse": …, "reg": …} without it'):
+    with pytest.raises(BadRecipe, match=r'"loss" along with its parts.*return {"mse": …, "reg": …} without it'):
         fitted(loss=loss)
 
 

@@ -71,4 +71,4 @@ def test_a_run_resumed_by_another_measure_has_a_best_of_its_own(tmp_path):
     history = trainer(model, sgd(model), say=said.append, **how, **own).fit(FEW, epochs=8, resume=True)
     assert len(history.epochs) == 8
     assert history.best_epoch == 8
-    assert any("highest f1 from now on" in line for line in said)
+    assert any("the best epoch is now the one with the highest f1" in line for line in said)

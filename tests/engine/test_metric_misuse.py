@@ -18,13 +18,15 @@ def updated(metric, outputs, *targets):
 @pytest.mark.parametrize("targets", [(torch.zeros(4, 2),), ()])
 def test_a_mean_of_more_than_one_value_a_row_is_refused(targets):
     metric = Mean(lambda outputs, *targets: outputs.abs())
-    with pytest.raises(BadRecipe, match=r"Mean of \[4, 2\] values of 4 rows; of= must return one value a row, such as"):
+    with pytest.raises(
+        BadRecipe, match=r"Mean got values of shape \[4, 2\] for 4 rows; of= must return one per row, such as"
+    ):
         metric.update(torch.ones(4, 2), *targets)
     assert not metric.totals.any()
 
 
 def test_a_mean_of_one_row_with_several_values_is_refused():
-    with pytest.raises(BadRecipe, match=r"Mean of \[1, 3\] values of 1 rows"):
+    with pytest.raises(BadRecipe, match=r"Mean got values of shape \[1, 3\] for 1 rows"):
         Mean(lambda outputs, target: outputs).update(torch.ones(1, 3), torch.zeros(1))
 
 
@@ -57,7 +59,7 @@ def test_narrow_groups_beyond_the_last_are_refused_when_read():
     metric, values, groups = group_means(torch.tensor([0, 255, 1, 2], dtype=torch.uint8))
     metric.update(values, groups)
     assert metric.compute().isnan()
-    with pytest.raises(BadRecipe, match="0 rows have a group below 0 and 1 one above 2"):
+    with pytest.raises(BadRecipe, match="0 rows are in a group below 0 and 1 rows in one above 2"):
         metric.explain()
 
 
@@ -68,18 +70,20 @@ def test_groups_that_are_no_whole_numbers_are_refused():
     assert not metric.totals.any()
 
 
-@pytest.mark.parametrize(("one", "other"), [((4,), (4,)), ((4, 1), (4,)), ((), ())])
-def test_dice_without_elements_in_a_row_is_refused(one, other):
-    with pytest.raises(BadRecipe, match=r"Dice compares the elements of each row, and got \[4?\]; give of=.*BinaryF1"):
-        Dice().update(torch.zeros(one), torch.zeros(other))
+@pytest.mark.parametrize(("outputs_shape", "target_shape"), [((4,), (4,)), ((4, 1), (4,)), ((), ())])
+def test_dice_without_elements_in_a_row_is_refused(outputs_shape, target_shape):
+    with pytest.raises(
+        BadRecipe, match=r"Dice compares the elements of each row, but got shape \[4?\]; give of=.*BinaryF1"
+    ):
+        Dice().update(torch.zeros(outputs_shape), torch.zeros(target_shape))
 
 
 def test_the_error_of_truths_and_of_numbers_without_a_sign():
     outputs, truth = torch.tensor([0.5, 1.0]), torch.tensor([True, False])
     assert updated(RMSE(), outputs, truth) == pytest.approx((1.25 / 2) ** 0.5)
     assert updated(RMSE(), truth, ~truth) == 1.0
-    one, two = (torch.full((3,), number, dtype=torch.uint8) for number in (1, 2))
-    assert updated(RMSE(), one, two) == 1.0
+    ones, twos = (torch.full((3,), number, dtype=torch.uint8) for number in (1, 2))
+    assert updated(RMSE(), ones, twos) == 1.0
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.int64, torch.uint8])
@@ -93,5 +97,5 @@ def test_the_error_of_numbers_of_two_kinds_is_as_it_was_to_the_bit(kind):
 
 def test_a_training_says_what_its_metric_cannot_take():
     source = Rows(torch.zeros(20, 6), torch.zeros(20, 1))
-    with pytest.raises(BadRecipe, match=r"Mean of \[\d+, 6\] values"):
+    with pytest.raises(BadRecipe, match=r"Mean got values of shape \[\d+, 6\]"):
         fitted(train=source, valid=source, metrics={"spread": Mean(lambda outputs, target: target.expand(-1, 6))})

@@ -16,7 +16,7 @@ from tests.engine.training import Rows, Stream, fitted
 def over_batches(metric, outputs, *targets, size=7):
     metric.reset()
     for first in range(0, len(outputs), size):
-        metric.update(*(one[first : first + size] for one in (outputs, *targets)))
+        metric.update(*(tensor[first : first + size] for tensor in (outputs, *targets)))
     return metric.compute().item()
 
 
@@ -34,10 +34,12 @@ def test_root_mean_square_error(drawn):
 
 def test_mean_of_rows_and_of_batches(drawn):
     outputs, _ = drawn
-    assert over_batches(Mean(lambda one, other: one.sum(1)), outputs, outputs) == pytest.approx(
+    assert over_batches(Mean(lambda outputs, target: outputs.sum(1)), outputs, outputs) == pytest.approx(
         outputs.sum(1).mean().item()
     )
-    assert over_batches(Mean(lambda one, other: one.mean()), outputs, outputs) == pytest.approx(outputs.mean().item())
+    assert over_batches(Mean(lambda outputs, target: outputs.mean()), outputs, outputs) == pytest.approx(
+        outputs.mean().item()
+    )
 
 
 def test_binary_f1(drawn):
@@ -86,14 +88,14 @@ def groups_of(count, *, largest):
 
 
 @pytest.mark.parametrize(
-    ("last", "words"), [(5, "0 rows have a group below 0 and 1 one above 4"), (-1, "1 rows .* 0 one")]
+    ("last", "words"), [(5, "0 rows are in a group below 0 and 1 rows in one above 4"), (-1, "1 rows .* 0 rows in one")]
 )
 @pytest.mark.parametrize("finish", [torch.nanmean, lambda means: means.nan_to_num().max()])
 @pytest.mark.parametrize("kind", ["metrics", "train_metrics"])
 def test_a_row_of_no_group_is_refused_when_the_metric_is_read(last, words, finish, kind):
     metric = GroupMeans(5, of=lambda outputs, groups: (outputs[:, 0], groups), finish=finish)
     source, options = groups_of(5, largest=last), {"metrics": {}, kind: {"by_group": metric}}
-    with pytest.raises(BadRecipe, match=f"GroupMeans of 5 groups, but {words}"):
+    with pytest.raises(BadRecipe, match=f"GroupMeans has 5 groups, but {words}"):
         fitted(train=source, valid=source, loss=lambda outputs, groups: outputs.square().mean(), **options)
     assert metric.means().isnan().all()
 
@@ -132,7 +134,7 @@ def test_evaluation_halves_its_batches_until_they_fit():
         assert evaluation(source, torch.device("cpu")) == {"rmse": 1.0}
         assert sizes[-3:] == [10, 10, 5]
         assert evaluation.batch == 10
-    assert said[:2] == [f"evaluation does not fit into memory: batches of {n} from now on" for n in (20, 10)]
+    assert said[:2] == [f"evaluation does not fit in memory: using batches of {n} from now on" for n in (20, 10)]
 
 
 def test_a_module_kept_in_evaluation_mode_stays_so():
@@ -151,7 +153,7 @@ def test_without_metrics_the_loss_is_the_score():
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(
-    ("metric", "one", "other"),
+    ("metric", "outputs_shape", "target_shape"),
     [
         (RMSE(), (4, 1), (4,)),
         (BinaryF1(), (4, 1), (4,)),
@@ -159,10 +161,14 @@ def test_without_metrics_the_loss_is_the_score():
         (GroupMeans(2, of=lambda outputs, groups: (outputs, groups)), (4, 1), (4,)),
     ],
 )
-def test_shapes_that_would_be_broadcast_are_refused_without_a_look_at_the_values(metric, one, other, device):
-    named = rf"{type(metric).__name__} compares \[4, 1\] with .*; give of="
+def test_shapes_that_would_be_broadcast_are_refused_without_a_look_at_the_values(
+    metric, outputs_shape, target_shape, device
+):
+    named = rf"{type(metric).__name__} compares shape \[4, 1\] with .*; give of="
     with pytest.raises(BadRecipe, match=named):
-        metric.update(torch.zeros(one, device=device), torch.zeros(other, dtype=torch.int64, device=device))
+        metric.update(
+            torch.zeros(outputs_shape, device=device), torch.zeros(target_shape, dtype=torch.int64, device=device)
+        )
     assert not metric.totals.any()
 
 

@@ -20,7 +20,7 @@ def one_cycle(optimizer):
 
 
 WRONG = {
-    "monitor": ({"monitor": "rsme"}, "monitor='rsme', but the scores are rmse, loss"),
+    "monitor": ({"monitor": "rsme"}, "monitor='rsme' is not a score; use one of rmse, loss"),
     "a name in the second phase": (
         {"phases": (Phase(1), Phase(2, frozen=("boddy",)))},
         "a phase freezes 'boddy', but no parameter's name starts with it",
@@ -98,7 +98,7 @@ def test_a_carried_state_is_not_evaluated_on_plain_windows():
 
 
 def test_an_optimizer_that_computes_the_loss_itself():
-    with pytest.raises(BadRecipe, match=r"LBFGS\.step needs a closure, .* use torch\.optim\.AdamW, Adam or SGD"):
+    with pytest.raises(BadRecipe, match=r"LBFGS\.step needs a closure .* use torch\.optim\.AdamW, Adam or SGD"):
         trainer(optimizer=torch.optim.LBFGS)
 
 
@@ -139,8 +139,8 @@ def test_gradients_are_clipped_by_the_optimizers_kernel_only_where_it_has_one():
 
 def test_data_that_ends_early():
     class Short(Stream):
-        def batches(self, *asked):
-            return list(super().batches(*asked))[:-1]
+        def batches(self, *how):
+            return list(super().batches(*how))[:-1]
 
     with pytest.raises(DataMismatch, match="the data ended early: 0 of the 1 batches of step 5"):
         fitted(train=Short(*numbers()))

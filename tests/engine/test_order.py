@@ -31,9 +31,9 @@ def test_a_large_seed_has_another_order_each_epoch(seed):
 @pytest.mark.parametrize("seed", LARGE)
 def test_a_training_takes_a_large_seed_and_goes_on_with_it(seed, tmp_path):
     whole = fitted(seed=seed, epochs=2)
-    kept = {"seed": seed, "checkpoints": Checkpoints(tmp_path)}
-    fitted(epochs=1, **kept)
-    same(outcome(*whole), outcome(*fitted(epochs=2, resume=True, **kept)))
+    options = {"seed": seed, "checkpoints": Checkpoints(tmp_path)}
+    fitted(epochs=1, **options)
+    same(outcome(*whole), outcome(*fitted(epochs=2, resume=True, **options)))
 
 
 def test_a_configuration_takes_the_seeds_that_torch_takes():

@@ -34,7 +34,7 @@ class Autotuned(Net):
 
     def forward(self, inputs):
         if self.training:
-            self.library.called(sum(one.requires_grad for one in self.parameters()))
+            self.library.called(sum(parameter.requires_grad for parameter in self.parameters()))
         return super().forward(inputs)
 
 

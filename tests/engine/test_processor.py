@@ -61,14 +61,14 @@ def test_as_the_recipe_says():
 
 def test_one_thread_where_it_is_faster_than_all(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    asked = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    thread_counts = []
+    monkeypatch.setattr(torch, "set_num_threads", thread_counts.append)
     ways = processor.ways_to_try(recipe(), Net(), torch.device("cpu"), 200)
     assert [way.words for way in ways] == ["", " without oneDNN", " on one thread", " on one thread without oneDNN"]
     assert len(processor.ways_to_try(recipe(threads=2), Net(), torch.device("cpu"), 200)) == 2
     processor.use(ways[2])
     processor.use(ways[0])
-    assert asked == [1]
+    assert thread_counts == [1]
     assert uses_onednn()
     with pytest.raises(BadRecipe, match="threads=0"):
         recipe(threads=0)

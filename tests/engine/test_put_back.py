@@ -36,10 +36,10 @@ class Replacing(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
-            for one in group["params"]:
-                state = self.state[one]
+            for parameter in group["params"]:
+                state = self.state[parameter]
                 state["steps"] = state.get("steps", torch.zeros(())) + 1
-                one.sub_(group["lr"] * one.grad)
+                parameter.sub_(group["lr"] * parameter.grad)
 
 
 class Seldom(nn.Module):
@@ -77,7 +77,7 @@ def test_a_state_that_the_optimizer_replaces():
 
 def test_a_state_that_is_first_made_while_trying():
     made = tried(model=Seldom)
-    steps = {name: float(made.optimizer.state[one]["step"]) for name, one in made.model.named_parameters()}
+    steps = {name: float(made.optimizer.state[parameter]["step"]) for name, parameter in made.model.named_parameters()}
     assert steps == {"often.weight": 160, "often.bias": 160, "seldom.weight": 20, "seldom.bias": 20}
 
 

@@ -54,14 +54,14 @@ def test_a_carried_state_is_right_where_activations_are_computed_again(kind):
             return self.head(self.recurrent(inputs, first))
 
     series = [torch.randn(200, 3, generator=torch.Generator().manual_seed(number)) for number in range(4)]
-    data = CarriedWindows(series, 10, [one.cumsum(0)[:, :1] for one in series], 4)
+    data = CarriedWindows(series, 10, [part.cumsum(0)[:, :1] for part in series], 4)
     found = []
     for again in (False, True):
         torch.manual_seed(0)
         model = Net()
         how = {"batch_size": 4, "shuffle": False, "activation_checkpointing": again, "inputs": 2, **FIXED}
         history = trainer(model, torch.optim.SGD(model.parameters(), lr=0.01), **how).fit(data, epochs=2)
-        found.append(([one.loss for one in history.epochs], model.recurrent.carried_h.tolist()))
+        found.append(([record.loss for record in history.epochs], model.recurrent.carried_h.tolist()))
     assert found[0] == found[1]
 
 
@@ -71,5 +71,5 @@ def test_a_spectral_norm_is_iterated_once_where_activations_are_computed_again()
         model = network()
         nn.utils.parametrizations.spectral_norm(model[0])
         history = trainer(model, sgd(model), activation_checkpointing=again, **FIXED).fit(FEW, epochs=3)
-        losses.append([one.loss for one in history.epochs])
+        losses.append([record.loss for record in history.epochs])
     assert losses[0] == losses[1]

@@ -84,7 +84,7 @@ def test_other_settings_of_the_optimizer_are_told_when_it_is_resumed(tmp_path):
     how = {"checkpoints": Checkpoints(tmp_path)}
     trainer(model, sgd(model), **how).fit(FEW, epochs=1)
     trainer(model, sgd(model, weight_decay=0.1), say=said.append, **how).fit(FEW, epochs=2, resume=True)
-    assert "the optimizer has weight_decay=0, as in the checkpoint; 0.1 was given" in said
+    assert "the optimizer uses weight_decay=0 from the checkpoint; 0.1 was given" in said
 
 
 def test_a_finished_run_says_that_there_is_nothing_to_do(tmp_path):
@@ -93,7 +93,7 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(tmp_path):
     trainer(model, sgd(model), **how).fit(FEW, epochs=2)
     history = trainer(model, sgd(model), say=said.append, **how).fit(FEW, epochs=2, resume=True)
     assert len(history.epochs) == 2
-    assert "nothing is trained: 2 epochs are trained, and 2 were asked for; more of them go on" in said
+    assert "nothing to train: 2 epochs are already trained, and 2 were requested; raise epochs to continue" in said
 
 
 def test_an_error_is_not_hidden_by_a_checkpoint_that_could_not_be_written(tmp_path, monkeypatch):
@@ -146,7 +146,7 @@ def test_checkpoints_cost_the_same_after_many_epochs(tmp_path):
     place.epochs.append(record)
     second = place.records()
     assert len(second) == 101
-    assert all(one is other for one, other in zip(first, second, strict=False))
+    assert all(earlier is later for earlier, later in zip(first, second, strict=False))
     aside, _ = set_aside({"epochs": second})
     assert type(aside["epochs"]) is list
     assert aside["epochs"][0] is first[0]

@@ -18,8 +18,8 @@ def rates(make, by="step"):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda one, **options: lr_scheduler.OneCycleLR(one, max_lr=0.1, total_steps=16, **options),
-        lambda one, **options: lr_scheduler.CyclicLR(one, 0.001, 0.1, step_size_up=3, **options),
+        lambda optimizer, **options: lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=16, **options),
+        lambda optimizer, **options: lr_scheduler.CyclicLR(optimizer, 0.001, 0.1, step_size_up=3, **options),
     ],
 )
 def test_cycled_momentum_is_refused_and_the_rates_alone_are_followed(make):
@@ -31,7 +31,7 @@ def test_cycled_momentum_is_refused_and_the_rates_alone_are_followed(make):
         expected.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    found = rates(lambda one: make(one, cycle_momentum=False)).table(0)[0]
+    found = rates(lambda optimizer: make(optimizer, cycle_momentum=False)).table(0)[0]
     assert found.tolist() == pytest.approx(expected)
 
 
@@ -46,13 +46,13 @@ class DecaysWeights(lr_scheduler.LambdaLR):
 
 def test_what_changes_later_is_refused_then():
     with pytest.raises(BadRecipe, match="DecaysWeights changes weight_decay"):
-        rates(lambda one: DecaysWeights(one, lambda step: 1.0)).table(0)
-    by_epoch = rates(lambda one: DecaysWeights(one, lambda step: 1.0), by="epoch")
+        rates(lambda optimizer: DecaysWeights(optimizer, lambda step: 1.0)).table(0)
+    by_epoch = rates(lambda optimizer: DecaysWeights(optimizer, lambda step: 1.0), by="epoch")
     by_epoch.epoch_ended(0.0)
     with pytest.raises(BadRecipe, match="DecaysWeights changes weight_decay"):
         by_epoch.epoch_ended(0.0)
 
 
 def test_a_schedule_by_something_else_is_refused():
-    with pytest.raises(BadRecipe, match="by='batch' of a schedule; use one of step, epoch"):
+    with pytest.raises(BadRecipe, match="by='batch' for a schedule; use one of step, epoch"):
         Cosine(by="batch")

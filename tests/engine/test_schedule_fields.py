@@ -60,7 +60,7 @@ def test_a_schedule_of_ones_own_has_its_own_fields_first():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Cosine(end=-1.0), r"Cosine\(end=-1.0\); use a number, 0 or more"),
         (lambda: Cosine(end="x"), r"Cosine\(end='x'\); use a number, 0 or more"),
@@ -74,12 +74,12 @@ def test_a_schedule_of_ones_own_has_its_own_fields_first():
         (lambda: Steps("0.5"), r"Steps\(at='0.5'\); use a tuple of shares of the phase"),
         (lambda: Steps((0.5, "x")), r"Steps\(at=\(0.5, 'x'\)\); use a tuple of shares of the phase"),
         (lambda: FromTorch(None), r"FromTorch\(make=None\); use a function of the optimizer, such as lambda"),
-        (lambda: FromTorch(len, by="batch"), "by='batch' of a schedule; use one of step, epoch"),
-        (lambda: Steps(by="batch"), "by='batch' of a schedule; use one of step, epoch"),
+        (lambda: FromTorch(len, by="batch"), "by='batch' for a schedule; use one of step, epoch"),
+        (lambda: Steps(by="batch"), "by='batch' for a schedule; use one of step, epoch"),
     ],
 )
-def test_a_value_that_cannot_be_followed_is_refused_when_the_schedule_is_made(make, said):
-    with pytest.raises(BadRecipe, match=said):
+def test_a_value_that_cannot_be_followed_is_refused_when_the_schedule_is_made(make, message):
+    with pytest.raises(BadRecipe, match=message):
         make()
 
 
@@ -87,28 +87,35 @@ OTHER = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "said"),
+    ("schedule", "message"),
     [
-        (FromTorch(lambda one: None), r"make of FromTorch returned NoneType; return a scheduler of torch, such as"),
-        (FromTorch(lambda one: one), r"make of FromTorch returned SGD; return a scheduler of torch, such as"),
-        (FromTorch(lambda one: lr_scheduler.StepLR(OTHER, 2)), "a StepLR of another optimizer; make it of the one"),
+        (FromTorch(lambda optimizer: None), r"make= of FromTorch returned NoneType; return a torch scheduler, such as"),
+        (FromTorch(lambda optimizer: optimizer), r"make= of FromTorch returned SGD; return a torch scheduler, such as"),
+        (
+            FromTorch(lambda optimizer: lr_scheduler.StepLR(OTHER, 2)),
+            "a StepLR of another optimizer; create it for the one",
+        ),
         (
             FromTorch(lr_scheduler.ReduceLROnPlateau, by="step"),
             r'ReduceLROnPlateau follows the score of an epoch; use FromTorch\(make, by="epoch"\)',
         ),
     ],
 )
-def test_what_is_no_scheduler_to_follow_is_refused_before_the_training(schedule, said):
+def test_what_is_no_scheduler_to_follow_is_refused_before_the_training(schedule, message):
     seen = []
-    with pytest.raises(BadRecipe, match=said):
+    with pytest.raises(BadRecipe, match=message):
         fitted(schedule=schedule, callbacks=[seen.append])
     assert not seen
 
 
 def test_schedulers_made_of_others_are_followed():
-    def warmed(one):
-        first, then = lr_scheduler.LinearLR(one, 0.5, total_iters=2), lr_scheduler.ExponentialLR(one, 0.5)
-        return lr_scheduler.SequentialLR(one, [first, then], [2])
+    def warmed(optimizer):
+        first, then = lr_scheduler.LinearLR(optimizer, 0.5, total_iters=2), lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return lr_scheduler.SequentialLR(optimizer, [first, then], [2])
 
     assert by_epoch(FromTorch(warmed), 4) == [0.5, 0.75, 1.0, 0.5]
-    assert by_epoch(FromTorch(lambda one: lr_scheduler.ReduceLROnPlateau(one, patience=0)), 3) == [1.0, 1.0, 0.1]
+    assert by_epoch(FromTorch(lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)), 3) == [
+        1.0,
+        1.0,
+        0.1,
+    ]

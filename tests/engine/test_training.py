@@ -53,7 +53,7 @@ def test_trains_to_the_bit_as_a_plain_loop_does(options, source):
     model, losses = by_hand(**options)
     made, history = fitted(train=source(*numbers()), **options)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), made.model.parameters(), strict=True))
-    assert [one.loss for one in history.epochs] == pytest.approx(losses, rel=1e-6)
+    assert [record.loss for record in history.epochs] == pytest.approx(losses, rel=1e-6)
     assert history.last.rows == (64 if options.get("drop_last") else 70)
 
 
@@ -64,8 +64,8 @@ def test_accumulated_batches_are_one_large_batch_the_short_last_one_included(sou
     for accumulate in (4, 3):
         made, history = fitted(train=source(*numbers()), accumulate=accumulate, **plain)
         large, other = fitted(batch_size=16 * accumulate, **plain)
-        for one, two in zip(made.model.parameters(), large.model.parameters(), strict=True):
-            torch.testing.assert_close(one, two)
+        for parameter, expected in zip(made.model.parameters(), large.model.parameters(), strict=True):
+            torch.testing.assert_close(parameter, expected)
         assert history.last.steps == other.last.steps == 6
         assert history.last.loss == pytest.approx(other.last.loss, rel=1e-5)
 
@@ -98,8 +98,8 @@ def test_several_inputs():
             super().__init__()
             self.layer = nn.Linear(6, 1)
 
-        def forward(self, one, two):
-            return self.layer(one + two)
+        def forward(self, first, second):
+            return self.layer(first + second)
 
     inputs, targets = numbers()
     _, history = fitted(train=Rows(inputs, inputs, targets), valid=Rows(inputs, inputs, targets), inputs=2, model=Two)
@@ -118,8 +118,8 @@ def test_frozen_parameters_stay_and_may_train_again_in_the_next_phase():
     assert torch.equal(seen[0], before)
     assert torch.equal(seen[1], before)
     assert not torch.equal(seen[2], before)
-    assert [one.learning_rate for one in history.epochs] == [0.5, 0.5, RATE]
-    assert all(one.requires_grad for one in made.model.parameters())
+    assert [record.learning_rate for record in history.epochs] == [0.5, 0.5, RATE]
+    assert all(parameter.requires_grad for parameter in made.model.parameters())
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -170,10 +170,10 @@ def test_a_norm_that_was_kept_in_evaluation_mode_stays_so_in_every_phase():
 
 
 def test_a_fresh_optimizer_forgets_its_moments():
-    kept, _ = fitted(epochs=None, phases=(Phase(1), Phase(1)))
+    continued, _ = fitted(epochs=None, phases=(Phase(1), Phase(1)))
     fresh, _ = fitted(epochs=None, phases=(Phase(1), Phase(1, fresh_optimizer=True)))
-    assert {int(one["step"]) for one in kept.optimizer.state.values()} == {10}
-    assert {int(one["step"]) for one in fresh.optimizer.state.values()} == {5}
+    assert {int(state["step"]) for state in continued.optimizer.state.values()} == {10}
+    assert {int(state["step"]) for state in fresh.optimizer.state.values()} == {5}
 
 
 def rates(**options):
@@ -189,22 +189,24 @@ def test_learning_rates_follow_the_schedule():
     cosine = rates(schedule=Cosine(end=0.1), warmup=4)
     assert cosine[:2] == pytest.approx([0.25, 0.49], abs=0.01)
     assert cosine[-1] == pytest.approx(0.1)
-    by_torch = FromTorch(make=lambda one: torch.optim.lr_scheduler.ExponentialLR(one, 0.5))
+    by_torch = FromTorch(make=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
     assert rates(schedule=by_torch) == [1.0] * 5 + [0.5] * 5 + [0.25] * 5
-    by_step = FromTorch(make=lambda one: torch.optim.lr_scheduler.StepLR(one, 4), by="step")
+    by_step = FromTorch(make=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 4), by="step")
     assert rates(schedule=by_step) == pytest.approx([1.0] * 4 + [0.1] * 4 + [0.01] * 4 + [0.001] * 3)
 
 
 def test_a_plateau_lowers_the_rate():
-    schedule = FromTorch(make=lambda one: torch.optim.lr_scheduler.ReduceLROnPlateau(one, patience=0, factor=0.5))
+    schedule = FromTorch(
+        make=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+    )
     _, history = fitted(evaluate=lambda model: {"flat": 1.0}, metrics={}, schedule=schedule, epochs=3)
-    assert [one.learning_rate for one in history.epochs] == [RATE, RATE, RATE / 2]
+    assert [record.learning_rate for record in history.epochs] == [RATE, RATE, RATE / 2]
 
 
 def test_stops_early_and_knows_the_best():
     scores = iter([3.0, 1.0, 2.0, 1.5, 0.0])
     _, history = fitted(epochs=5, evaluate=lambda model: {"score": next(scores)}, metrics={}, patience=2)
-    assert [one.epoch for one in history.epochs] == [1, 2, 3, 4]
+    assert [record.epoch for record in history.epochs] == [1, 2, 3, 4]
     assert history.stopped_early
     assert history.best_epoch == 2
     with pytest.raises(BadRecipe, match="monitor='nothing'"):
@@ -246,11 +248,11 @@ def test_recomputed_blocks_train_the_same_with_the_same_random_numbers():
 
 def test_compiled_when_asked_for(monkeypatch):
     """The compiler itself is torch's; here it hands the function back."""
-    asked = []
-    monkeypatch.setattr(torch, "compile", lambda function, dynamic: asked.append(dynamic) or function)
+    dynamic_flags = []
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: dynamic_flags.append(dynamic) or function)
     said = []
     same(outcome(*fitted(compile="on", say=said.append)), outcome(*fitted()))
-    assert asked == [False]
+    assert dynamic_flags == [False]
     assert said[0].startswith("step: compiled")
 
 
@@ -287,10 +289,10 @@ def test_channels_last():
         (BatchTooLarge, {"batch_size": 71}, "larger than the 70 rows"),
         (EmptySplit, {"train": Rows(torch.zeros(0, 6), torch.zeros(0, 1))}, "training split is empty"),
         (EmptySplit, {"valid": Rows(torch.zeros(0, 6), torch.zeros(0, 1))}, "validation split is empty"),
-        (DataElsewhere, {"train": Rows(*numbers(device="meta"))}, "is on meta, the model trains on cpu"),
+        (DataElsewhere, {"train": Rows(*numbers(device="meta"))}, "is on meta, but the model trains on cpu"),
         (CaptureFailed, {"graph": "on"}, "no CUDA device"),
         (BadRecipe, {"epochs": None}, "say how long"),
-        (BadRecipe, {"phases": (Phase(2),)}, "the phases of the recipe are 2"),
+        (BadRecipe, {"phases": (Phase(2),)}, "the phases of the recipe add up to 2"),
         (BadRecipe, {"phases": (Phase(3, frozen=("nowhere",)),)}, "freezes 'nowhere'"),
         (BadRecipe, {"phases": (Phase(3, frozen=("body", "head")),)}, "left to train"),
         (BadRecipe, {"loss": lambda outputs, targets: 1.0}, "return a tensor or a dict"),
@@ -318,7 +320,7 @@ def test_no_gpu_and_other_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(NoDevice, match='use device="cpu" or "auto"'):
         trainer(device="cuda")
-    with pytest.raises(NoDevice, match="trains on cpu or cuda"):
+    with pytest.raises(NoDevice, match="trains only on a CPU or a GPU"):
         trainer(device="meta")
     with pytest.raises(BadRecipe, match="either loss or step"):
         Trainer(nn.Linear(1, 1), None, None, Recipe(batch_size=1))
@@ -335,7 +337,7 @@ def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(log_ever
         if getattr(record, "scores", None) is not None:
             targets[order[20]] = float("nan")  # in the second batch of the second epoch
 
-    with pytest.raises(NonFiniteLoss, match=r"loss is nan at step 7 \(epoch 2\); no checkpoint was kept") as caught:
+    with pytest.raises(NonFiniteLoss, match=r"loss is nan at step 7 \(epoch 2\); no checkpoint was saved") as caught:
         fitted(train=broken, callbacks=[poison], log_every=log_every)
     assert caught.value.step == 7
     _, history = fitted(train=broken, nan_guard=False)
@@ -365,7 +367,7 @@ def test_sparse_gradients_are_trained_as_they_are():
 
 def test_a_loss_whose_names_change_is_refused():
     names = iter(["a"] * 3 + ["b"] * 99)
-    with pytest.raises(BadRecipe, match="the loss returned loss, b, and loss, a before"):
+    with pytest.raises(BadRecipe, match="the loss returned loss, b, but loss, a before"):
         fitted(loss=lambda outputs, targets: {next(names): (outputs - targets).square().mean()})
 
 

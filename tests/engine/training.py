@@ -22,7 +22,7 @@ class Rows:
         self.tensors, self.rows, self.device = tensors, len(tensors[0]), tensors[0].device
 
     def gather(self, index):
-        return tuple(one.index_select(0, index) for one in self.tensors)
+        return tuple(tensor.index_select(0, index) for tensor in self.tensors)
 
 
 class Stream:
@@ -34,7 +34,7 @@ class Stream:
     def batches(self, order, batch_size, device, drop_last):
         for number, index in enumerate(order.split(batch_size)):
             if len(index) == batch_size or not drop_last:
-                yield self.altered(number, tuple(one[index].to(device) for one in self.tensors))
+                yield self.altered(number, tuple(tensor[index].to(device) for tensor in self.tensors))
 
 
 def numbers(rows=ROWS, seed=0, device="cpu"):
@@ -80,14 +80,16 @@ def fitted(epochs=3, train=None, valid=None, resume=False, recorder=None, monkey
 def outcome(made, history):
     """All that two trainings must have in common to the bit."""
     optimizer = made.optimizer.state_dict()["state"]
-    moments = [one for state in optimizer.values() for one in state.values() if isinstance(one, torch.Tensor)]
-    scores = [(one.loss, one.scores, one.losses, one.train_scores, one.steps) for one in history.epochs]
+    moments = [value for state in optimizer.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    scores = [
+        (record.loss, record.scores, record.losses, record.train_scores, record.steps) for record in history.epochs
+    ]
     return [*made.model.state_dict().values(), *moments], scores
 
 
-def same(one, other):
-    tensors, scores = one
-    others, other_scores = other
+def same(first, second):
+    tensors, scores = first
+    others, other_scores = second
     assert scores == other_scores
     assert len(tensors) == len(others)
     assert all(torch.equal(a, b) for a, b in zip(tensors, others, strict=True))

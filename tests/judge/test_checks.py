@@ -20,7 +20,7 @@ LOSSES = tuple(1.0 / (1 + step) for step in range(40))
 
 
 def prints(name: str, *numbers: float, start: tuple[float, ...] = ()) -> Fingerprint:
-    size = sum(one * one for one in numbers) ** 0.5
+    size = sum(number * number for number in numbers) ** 0.5
     return Fingerprint(name=name, digest=f"{hash(numbers) & (2**64 - 1):016x}", norm=size, sketch=numbers, start=start)
 
 
@@ -59,10 +59,10 @@ def judged(risk: Risk = Risk.EXACT, allowed: MemoryLimits | None = None, **chang
     return gate(trial([ran(), ran("new", **changed)], risk), noise, None, (), allowed)
 
 
-def test_equal_arms_pass_and_what_was_compared_is_named():
+def test_equal_arms_pass_and_every_comparison_is_named():
     found = judged()
     assert found.passed
-    assert {one.name for one in found.checks if one.passed} >= {
+    assert {check.name for check in found.checks if check.passed} >= {
         "losses", "evaluation", "weights", "optimizer state", "random streams", "saved files", "printed lines",
         "error lines", "exit code", "host memory",
     }  # fmt: skip
@@ -87,7 +87,7 @@ HARM = {
 def test_at_exact_any_difference_rejects_and_is_named(what):
     found = judged(**HARM[what])
     assert found.passed is False
-    assert [one.name for one in found.checks if one.passed is False] == [what]
+    assert [check.name for check in found.checks if check.passed is False] == [what]
     assert what in found.why
 
 
@@ -109,15 +109,15 @@ CHANGED_KINDS = {
 
 @pytest.mark.parametrize("risk", [Risk.ROUNDING, Risk.NUMERIC])
 @pytest.mark.parametrize("what", CHANGED_KINDS)
-def test_what_no_rounding_and_no_precision_explains_rejects_at_every_risk(what, risk):
+def test_a_difference_that_rounding_cannot_explain_rejects_at_every_risk(what, risk):
     if risk is Risk.ROUNDING:
         assert judged(risk, **CHANGED_KINDS[what]).passed is False
     else:
-        failed = [one for one in judged(risk, **CHANGED_KINDS[what]).checks if one.passed is False]
+        failed = [check for check in judged(risk, **CHANGED_KINDS[what]).checks if check.passed is False]
         assert failed, what
 
 
-def test_other_numbers_of_the_size_of_rounding_pass_at_rounding_and_not_at_exact():
+def test_differences_of_the_size_of_rounding_pass_at_rounding_but_not_at_exact():
     near = {
         "weights": (prints("Net.weight", 1.0 + 1e-6, 2.0), prints("Net.frozen", 3.0)),
         "saved": (replace(LAST, parts=(prints("weight", 1.0 + 1e-6, 2.0),)), traces().saved[1]),
@@ -127,25 +127,25 @@ def test_other_numbers_of_the_size_of_rounding_pass_at_rounding_and_not_at_exact
     assert judged(Risk.EXACT, **near).passed is False
 
 
-def test_kernels_of_another_precision_may_draw_another_count_on_the_device():
-    other = {"streams": (("torch", "a"), ("cuda:0", "z"))}
-    assert judged(Risk.ROUNDING, **other).passed is False
-    assert all(one.passed is not False for one in judged(Risk.NUMERIC, **other).checks)
+def test_numeric_risk_allows_a_different_number_of_draws_on_the_device():
+    drawn = {"streams": (("torch", "a"), ("cuda:0", "z"))}
+    assert judged(Risk.ROUNDING, **drawn).passed is False
+    assert all(check.passed is not False for check in judged(Risk.NUMERIC, **drawn).checks)
 
 
-def test_what_the_baseline_does_not_repeat_is_left_out_and_said():
+def test_a_line_that_the_baseline_does_not_repeat_is_left_out_and_reported():
     again = ran(printed=("epoch 1 loss 0.5 took 2.9 s", "done"))
     noise = noise_trial([again], [ran(nudge=NUDGE)])
     slow = ("epoch 1 loss 0.5 took 9.9 s", "done")
     found = gate(trial([ran(), ran("new", printed=slow)], Risk.EXACT), noise, None)
     assert found.passed
-    (lines,) = [one for one in found.checks if one.name == "printed lines"]
+    (lines,) = [check for check in found.checks if check.name == "printed lines"]
     assert lines.left_out == ("number 2 of epoch # loss # took # s",)
     wrong = ("epoch 1 loss 0.7 took 9.9 s", "done")
     assert gate(trial([ran(), ran("new", printed=wrong)], Risk.EXACT), noise, None).passed is False
 
 
-def test_a_name_that_holds_the_time_is_no_other_file():
+def test_a_file_name_that_contains_the_time_is_not_a_different_file():
     def saved(clock):
         return (replace(LAST, path=f"/w/run-{clock}/last.pt"),)
 
@@ -155,14 +155,14 @@ def test_a_name_that_holds_the_time_is_no_other_file():
     assert gate(trial([ran(saved=saved(114)), ran("new", saved=())], Risk.EXACT), noise, None).passed is False
 
 
-def test_a_difference_is_no_evidence_where_no_seed_was_run_twice():
+def test_a_difference_is_not_evidence_when_no_seed_was_run_twice():
     found = gate(trial([ran(), ran("new", exit_code=3)], Risk.EXACT), None, None)
     assert found.passed is None
     assert found.more == 1
-    assert "whether the baseline repeats that is not known" in found.why
+    assert "it is not known whether the baseline repeats that" in found.why
 
 
-def test_a_change_in_evaluation_alone_is_told_as_that():
+def test_a_change_in_evaluation_alone_is_reported_as_such():
     assert judged(**HARM["evaluation"]).why.startswith("training is the same, evaluation is not: ")
     both = judged(**HARM["evaluation"], **HARM["weights"])
     assert "training is the same" not in both.why
@@ -173,12 +173,14 @@ def test_a_metric_must_be_the_same_at_exact():
         return (MetricValue(name="acc", step=20, value=value),)
 
     noise = noise_trial([ran(readings=read(0.9))], [ran(nudge=NUDGE)])
-    same, other = (trial([ran(readings=read(0.9)), ran("new", readings=read(one))], Risk.EXACT) for one in (0.9, 0.8))
+    same, worse = (
+        trial([ran(readings=read(0.9)), ran("new", readings=read(value))], Risk.EXACT) for value in (0.9, 0.8)
+    )
     assert gate(same, noise, None).passed
-    assert "acc" in gate(other, noise, None).why
+    assert "acc" in gate(worse, noise, None).why
 
 
-def test_the_new_arm_that_told_nothing_is_no_evidence():
+def test_a_new_arm_without_a_state_is_not_evidence():
     silent = replace(ran("new"), traces=replace(traces(), state=None))
     noise = noise_trial([ran()], [ran(nudge=NUDGE)])
     assert gate(trial([ran(), silent], Risk.EXACT), noise, None).passed is None
@@ -193,7 +195,7 @@ def growing(step_mb: float, first: float = 300.0, until: int = 200):
     }
 
 
-def test_memory_that_keeps_growing_is_seen_before_it_is_much():
+def test_steady_memory_growth_is_found_before_it_is_large():
     found = judged(**growing(0.8))
     assert found.passed is False
     assert "grows by" in found.why
@@ -201,18 +203,18 @@ def test_memory_that_keeps_growing_is_seen_before_it_is_much():
     assert judged(**growing(4.0, until=20)).passed, "nor is what stops"
 
 
-def test_memory_that_begins_to_grow_late_is_seen():
+def test_memory_growth_that_starts_late_is_found():
     late = tuple(Weight(step=s, host_mb=300.0 + max(0, s - 24) * 2.0, device_mb=None) for s in range(1, 49))
     assert judged(memory=late).passed is False
 
 
-def test_a_baseline_that_grows_itself_excuses_as_much():
+def test_growth_of_the_baseline_excuses_equal_growth():
     leak = growing(2.0)
     noise = noise_trial([ran(**leak)], [ran(nudge=NUDGE, **leak)])
     assert gate(trial([ran(**leak), ran("new", **leak)], Risk.EXACT), noise, None).passed
 
 
-def test_who_gives_a_limit_has_said_how_much_may_be_taken():
+def test_a_memory_limit_allows_use_up_to_that_limit():
     assert judged(tree_mb=900.0, allowed=MemoryLimits(host_mb=1000.0)).passed
     assert "--memory" in judged(tree_mb=900.0).why
 
@@ -221,16 +223,18 @@ def test_who_gives_a_limit_has_said_how_much_may_be_taken():
 
 
 def long_run(new_last: float, pairs: int = 2):
-    def one(arm, seconds):
-        steps = tuple(Block(first=10 * n, steps=10, samples=10.0, seconds=each) for n, each in enumerate(seconds))
+    def run(arm, seconds):
+        steps = tuple(
+            Block(first=10 * n, steps=10, samples=10.0, seconds=duration) for n, duration in enumerate(seconds)
+        )
         return replace(sample(arm, LOSSES), blocks=steps)
 
-    base = [one("base", [1.0] * 12)] * pairs
-    new = [one("new", [0.5] * 6 + [new_last] * 6)] * pairs
+    base = [run("base", [1.0] * 12)] * pairs
+    new = [run("new", [0.5] * 6 + [new_last] * 6)] * pairs
     return trial([*base, *new], Risk.EXACT, Stage.LASTING)
 
 
-def test_what_becomes_slow_later_is_rejected_once_two_pairs_show_it():
+def test_a_late_slowdown_is_rejected_once_two_pairs_show_it():
     assert late_check(long_run(0.5), None).passed
     assert late_check(long_run(1.5, pairs=1), None).passed is None
     found = late_check(long_run(1.5), None)
@@ -240,7 +244,7 @@ def test_what_becomes_slow_later_is_rejected_once_two_pairs_show_it():
 
 @pytest.mark.parametrize("risk", [Risk.ROUNDING, Risk.NUMERIC])
 @pytest.mark.parametrize(("factor", "passed"), [(1.0, True), (1.02, True), (1.4, False), (0.6, False)])
-def test_one_longer_run_that_need_not_be_exact_shows_harm_in_plain_sight(risk, factor, passed):
+def test_one_longer_run_at_a_looser_risk_shows_obvious_harm(risk, factor, passed):
     """Three seeds were run before; at the end of a long run the baseline is far from itself."""
     late = [loss * (factor if step > 150 else 1) for step, loss in enumerate(falling())]
     nudged = [loss * (1 + 0.001 * step % 0.02) for step, loss in enumerate(falling())]
@@ -263,11 +267,13 @@ def falling() -> list[float]:
     return [1.0 + 2.0 / (1 + step / 20) for step in range(200)]
 
 
-def test_an_evaluation_as_slow_as_ever_is_no_slower_training():
+def test_a_slow_evaluation_is_not_mistaken_for_slower_training():
     base, new = [1.0] * 11 + [9.0], [0.5] * 11 + [8.5]
 
-    def one(arm, seconds):
-        steps = tuple(Block(first=10 * n, steps=10, samples=10.0, seconds=each) for n, each in enumerate(seconds))
+    def run(arm, seconds):
+        steps = tuple(
+            Block(first=10 * n, steps=10, samples=10.0, seconds=duration) for n, duration in enumerate(seconds)
+        )
         return replace(sample(arm, LOSSES), blocks=steps)
 
-    assert late_check(trial([one("base", base), one("new", new)], Risk.EXACT, Stage.LASTING), None).passed
+    assert late_check(trial([run("base", base), run("new", new)], Risk.EXACT, Stage.LASTING), None).passed

@@ -6,7 +6,7 @@ from hotlap.records.codec import from_json, to_json
 from hotlap.records.verdict import Gate
 
 
-def test_named_figures_of_a_verdict_come_back():
+def test_the_figures_of_a_verdict_are_read_back_as_saved():
     gate = Gate(risk="exact", passed=None, rule="", why="", figures=(("margin", 0.5), ("seeds", 3.0)))
 
     assert from_json(Gate, to_json(gate), "test") == gate

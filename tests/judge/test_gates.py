@@ -32,7 +32,7 @@ def drifting(losses: list[float], size: float, number: int = 1) -> list[float]:
 
 def noise(size: float = 1e-6):
     base, nudged = falling(), (drifting(falling(), size, number) for number in (1, 2))
-    return noise_trial([sample(losses=base)] * 2, [sample(losses=one, nudge=NUDGE) for one in nudged])
+    return noise_trial([sample(losses=base)] * 2, [sample(losses=losses, nudge=NUDGE) for losses in nudged])
 
 
 def one_seed(new: list[float], risk: Risk = Risk.ROUNDING):
@@ -65,7 +65,7 @@ def test_exact_compares_every_process_with_the_baseline_of_its_seed():
     assert gate(trial(both, Risk.EXACT), noise(), None).passed is False
 
 
-def test_unequal_bits_are_no_evidence_until_the_baseline_was_repeated():
+def test_unequal_bits_are_not_evidence_until_the_baseline_was_repeated():
     """Equal ones are: two processes do not agree in every bit by luck."""
     off = [*falling()[:-1], 0.5]
     found = gate(one_seed(off, Risk.EXACT), None, None)
@@ -81,19 +81,19 @@ def test_exact_falls_back_on_rounding_where_the_baseline_does_not_repeat_itself(
     assert gate(one_seed(falling(lower=0.05), Risk.EXACT), unsteady, None).passed is False
 
 
-def test_rounding_passes_what_parts_like_the_baseline_from_itself():
+def test_rounding_passes_an_arm_that_diverges_like_the_baseline_from_itself():
     assert gate(one_seed(drifting(falling(), 1e-6, 3)), noise(), None).passed
     assert gate(one_seed(falling()), noise(), None).passed
 
 
 @pytest.mark.parametrize("lower", [0.01, -0.01, 0.2])
-def test_rounding_refuses_a_loss_that_is_higher_or_lower(lower):
+def test_rounding_rejects_a_loss_that_is_higher_or_lower(lower):
     found = gate(one_seed(falling(lower=lower)), noise(), None)
     assert found.passed is False
     assert "rounding explains" in found.why
 
 
-def test_rounding_refuses_a_fault_that_comes_late():
+def test_rounding_rejects_a_late_fault():
     late = falling()
     late[40:] = [loss * 1.1 for loss in late[40:]]
     found = gate(one_seed(late), noise(), None)
@@ -101,20 +101,20 @@ def test_rounding_refuses_a_fault_that_comes_late():
     assert dict(found.figures)["first step"] >= 28
 
 
-def test_rounding_has_no_evidence_where_the_baseline_parts_too_far_from_itself():
+def test_rounding_has_no_evidence_when_the_baseline_diverges_too_far_from_itself():
     found = gate(one_seed(drifting(falling(), 3e-4, 3)), noise(3e-4), None)
     assert found.passed is None
     assert found.more > 0
 
 
-def test_references_alike_count_once():
+def test_identical_references_count_once():
     """Two runs nudged the same way say as much as one, which allows more."""
     nudged = sample(losses=drifting(falling(), 1e-6, 1), nudge=NUDGE)
     twice = noise_trial([sample(losses=falling())], [nudged, nudged])
     assert "63.7 ×" in gate(one_seed(drifting(falling(), 1e-6, 3)), twice, None).rule
 
 
-def test_rounding_that_was_never_measured_goes_by_seeds():
+def test_rounding_without_a_nudged_baseline_is_judged_by_seeds():
     plain = noise_trial([sample(losses=falling())] * 2, [sample(losses=falling())] * 2)
     few = gate(one_seed(drifting(falling(), 1e-7, 3)), plain, None)
     assert (few.passed, few.more) == (None, 2)
@@ -132,7 +132,7 @@ def test_numeric_passes_an_equivalent_loss_and_states_its_margin():
 
 
 @pytest.mark.parametrize("lower", [0.3, -0.3])
-def test_numeric_refuses_a_loss_beyond_the_margin_on_either_side(lower):
+def test_numeric_rejects_a_loss_beyond_the_margin_on_either_side(lower):
     assert gate(seeds(lambda seed: falling(seed, lower), 4), noise(), None).passed is False
 
 
@@ -141,14 +141,14 @@ def test_numeric_needs_three_seeds_and_says_how_many_more():
     assert gate(seeds(falling, 2), noise(), None).passed is None
 
 
-def test_numeric_asks_for_more_seeds_where_the_differences_stray():
+def test_numeric_requests_more_seeds_when_the_differences_vary():
     stray = {0: 0.03, 1: -0.03, 2: 0.02, 3: -0.02}
     found = gate(seeds(lambda seed: falling(seed, stray[seed]), 4), noise(), None)
     assert found.passed is None
     assert found.more > 0
 
 
-def test_numeric_calls_no_chance_a_harm():
+def test_numeric_does_not_call_chance_a_harm():
     """Two seeds alike and one far off: beyond the margin on average, but not proven."""
     stray = {0: 0.0, 1: 0.0, 2: -0.9}
     found = gate(seeds(lambda seed: falling(seed, stray[seed]), 3), noise(), None)
@@ -158,17 +158,19 @@ def test_numeric_calls_no_chance_a_harm():
 def with_metric(risk: Risk, worse: float, count: int = 4):
     """Accuracy near 0.9 in both arms, lower by so much in the new one."""
     both = seeds(falling, count, risk)
-    told = [
+    samples = [
         replace(
-            one,
+            sample,
             readings=(
                 MetricValue(name="accuracy", step=10, value=0.1),
-                MetricValue(name="accuracy", step=60, value=0.9 + 0.001 * one.seed_shift - worse * (one.arm == "new")),
+                MetricValue(
+                    name="accuracy", step=60, value=0.9 + 0.001 * sample.seed_shift - worse * (sample.arm == "new")
+                ),
             ),
         )
-        for one in both.samples
+        for sample in both.samples
     ]
-    return replace(both, samples=tuple(told))
+    return replace(both, samples=tuple(samples))
 
 
 @pytest.mark.parametrize(("worse", "passed"), [(0.0, True), (-0.2, True), (0.05, False)])
@@ -178,18 +180,18 @@ def test_the_metric_must_not_be_worse_by_more_than_its_margin(worse, passed):
     assert "accuracy non-inferior, margin 0.01" in found.rule
 
 
-def test_a_metric_that_was_never_read_is_no_evidence():
+def test_a_metric_that_was_never_read_is_not_evidence():
     found = gate(seeds(falling, 4), noise(), ACCURACY)
     assert found.passed is None
     assert "accuracy" in found.why
 
 
-def test_another_recipe_is_never_kept_unasked_and_needs_a_metric():
+def test_a_different_recipe_must_be_requested_and_needs_a_metric():
     both = with_metric(Risk.TRAINING, 0.0)
     assert gate(both, noise(), ACCURACY).passed is False
-    asked = replace(both, new=(Choice(name="planted", asked=True),))
-    assert gate(asked, noise(), None).passed is None
-    found = gate(asked, noise(), ACCURACY)
+    requested = replace(both, new=(Choice(name="planted", asked=True),))
+    assert gate(requested, noise(), None).passed is None
+    found = gate(requested, noise(), ACCURACY)
     assert found.passed
     assert "p < 0.01" in found.rule
 
@@ -203,7 +205,7 @@ def test_a_loss_that_is_not_finite_fails_every_gate(risk, bad):
 
 
 @pytest.mark.parametrize("count", [0, STEPS - 1, STEPS + 1])
-def test_another_number_of_losses_fails(count):
+def test_a_different_number_of_losses_fails(count):
     found = gate(one_seed(falling(steps=STEPS + 1)[:count]), noise(), None)
     assert found.passed is False
     assert f"{count} losses" in found.why
@@ -218,7 +220,7 @@ def test_another_number_of_losses_fails(count):
         ([math.nan] * STEPS, "baseline's own loss"),
     ],
 )
-def test_a_baseline_that_shows_nothing_is_no_evidence(losses, why):
+def test_an_uninformative_baseline_is_not_evidence(losses, why):
     new = losses if all(map(math.isfinite, losses)) else falling()
     both = trial([sample(losses=losses), sample(losses=losses), sample("new", losses=new)])
     found = gate(both, None, None)
@@ -226,14 +228,14 @@ def test_a_baseline_that_shows_nothing_is_no_evidence(losses, why):
     assert why in found.why
 
 
-def test_stacked_on_what_is_kept_the_noise_trial_still_tells_rounding_and_repeating():
+def test_the_noise_trial_also_applies_to_a_stacked_trial():
     """Its baseline is another program, but one that makes as much of a little."""
     both = one_seed(drifting(falling(), 1e-6, 3))
-    kept = (Choice(name="kept"),)
-    samples = tuple(replace(one, choices=kept) if one.arm == "base" else one for one in both.samples)
-    stacked = replace(both, base=kept, samples=samples)
+    earlier = (Choice(name="kept"),)
+    samples = tuple(replace(sample, choices=earlier) if sample.arm == "base" else sample for sample in both.samples)
+    stacked = replace(both, base=earlier, samples=samples)
     assert gate(stacked, noise(), None).passed
-    assert gate(replace(stacked, risk=Risk.EXACT.value), noise(), None).passed is False
+    assert gate(replace(stacked, risk=Risk.EXACT), noise(), None).passed is False
 
 
 KEPT = (Choice(name="kept"),)
@@ -243,7 +245,7 @@ def kept_ran(losses):
     return replace(sample(losses=losses), choices=KEPT)
 
 
-def test_exact_on_a_stack_that_does_not_repeat_itself_goes_by_rounding():
+def test_exact_falls_back_on_rounding_for_a_stack_that_does_not_repeat_itself():
     """The bare baseline repeats itself, what is kept does not: other bits are then nobody's fault."""
     drifted = [drifting(falling(), 1e-6, number) for number in (3, 4)]
     both = [kept_ran(falling()), sample("new", losses=drifted[0])]
@@ -258,7 +260,7 @@ def test_exact_on_a_stack_that_does_not_repeat_itself_goes_by_rounding():
     assert gate(replace(stacked, samples=tuple(harmful)), noise(), None, earlier).passed is False
 
 
-def test_exact_on_a_stack_that_repeats_itself_is_known_to_from_the_trials_before():
+def test_earlier_trials_show_that_a_stack_repeats_itself():
     off = [*falling()[:-1], 0.5]
     both = [kept_ran(falling()), sample("new", losses=off)]
     stacked = replace(trial(both, Risk.EXACT), base=KEPT)

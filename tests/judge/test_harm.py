@@ -11,26 +11,26 @@ RESULTS = Path(planted.__file__).parents[1] / "results"
 SEEN_IN = {"zeros-saved": "saved files", "evaluation-constant": "evaluation", "exit-code": "exit code"}
 
 
-def test_what_is_faster_and_harmless_is_kept_and_what_does_harm_is_not():
+def test_the_tuner_keeps_a_harmless_speedup_and_rejects_harmful_ones():
     found = planted.outcome(planted.tune([planted.HARMLESS, *SEEN_IN], steps=25, budget="5m", epochs=10))
 
-    assert [name for name, one in found.items() if one["kept"]] == [planted.HARMLESS]
+    assert [name for name, change in found.items() if change["kept"]] == [planted.HARMLESS]
     for name, check in SEEN_IN.items():
         assert found[name]["looked"] > 1, "it looks faster"
         assert check in found[name]["failed"]
 
 
 def test_the_committed_results_keep_none_of_the_harmful_changes():
-    several = [json.loads(one.read_text(encoding="utf-8")) for one in RESULTS.glob("*/*-prover-planted.json")]
+    several = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*/*-prover-planted.json")]
 
-    at_once = {name for told in several for name in told["at once"]}
+    at_once = {name for result in several for name in result["at once"]}
     assert at_once == {planted.HARMLESS, *planted.AT_ONCE}
-    assert {name for told in several for name in told["later"]} == set(planted.LATER)
+    assert {name for result in several for name in result["later"]} == set(planted.LATER)
     assert any(
-        {risk: set(found) for risk, found in told["by class"].items()}
+        {risk: set(found) for risk, found in result["by class"].items()}
         == {risk: {planted.HARMLESS, *names} for risk, names in planted.BY_CLASS.items()}
-        for told in several
+        for result in several
     )
-    assert sum(told["harmful"] for told in several) >= 20
-    assert all(told["harmful kept"] == 0 for told in several)
-    assert sum(told["harmless kept"] for told in several) == 3 + len(several) - 1
+    assert sum(result["harmful"] for result in several) >= 20
+    assert all(result["harmful kept"] == 0 for result in several)
+    assert sum(result["harmless kept"] for result in several) == 3 + len(several) - 1

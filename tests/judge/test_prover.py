@@ -28,7 +28,7 @@ def rarer_than_one_in_twenty(share: float, of: int) -> bool:
     return stats.binomtest(round(share * of), of, 0.05, alternative="greater").pvalue > 0.01
 
 
-def test_alike_arms_are_hardly_ever_called_faster():
+def test_identical_arms_are_hardly_ever_called_faster():
     busy, calm = prover.processes_of(prover.BUSY), prover.processes_of(prover.CALM)
     for found in (prover.alike(busy, prover.in_order, 8), prover.alike(calm, prover.at_random, 8)):
         assert rarer_than_one_in_twenty(found["share_of_trials_called_faster"], found["trials_alone"])

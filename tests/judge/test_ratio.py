@@ -50,7 +50,7 @@ def test_the_interval_covers_the_true_ratio_about_19_times_in_20(runs, epochs, b
     assert 0.88 <= covered / 300 <= 0.99
 
 
-def test_whole_runs_are_resampled_from_three_on_and_single_epochs_below():
+def test_whole_runs_are_resampled_from_three_runs_on_and_epochs_below():
     three = runs_of([1.0, 1.1], [1.2, 1.3], [1.4, 1.5])
     assert ratio(three, three).resampled == RUNS
     assert ratio(three[:2], three).resampled == EPOCHS
@@ -71,7 +71,7 @@ def test_one_epoch_has_a_ratio_but_no_interval():
     assert (found.value, found.low, found.high, found.resampled) == (2.0, None, None, NOTHING)
 
 
-def test_samples_that_are_all_alike_give_an_interval_of_no_width():
+def test_identical_samples_give_an_interval_of_zero_width():
     """BCa is not defined there."""
     found = ratio(runs_of([1.0, 1.0, 1.0]), runs_of([2.0, 2.0, 2.0]))
     assert (found.low, found.high) == (2.0, 2.0)

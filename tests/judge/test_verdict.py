@@ -19,12 +19,16 @@ NOISE = noise_trial([sample(losses=LOSSES, seconds=STEADY)] * 2, [sample(losses=
 
 
 def arms(faster: float, losses: list[float] = LOSSES, risk: Risk = Risk.EXACT):
-    base = [sample(losses=LOSSES, seconds=[one * (1 + 0.001 * number) for one in STEADY]) for number in range(2)]
-    new = [sample("new", losses, [one / faster * (1 + 0.001 * number) for one in STEADY]) for number in range(2)]
+    base = [
+        sample(losses=LOSSES, seconds=[duration * (1 + 0.001 * number) for duration in STEADY]) for number in range(2)
+    ]
+    new = [
+        sample("new", losses, [duration / faster * (1 + 0.001 * number) for duration in STEADY]) for number in range(2)
+    ]
     return trial([*base, *new], risk)
 
 
-def test_faster_and_harmless_is_kept():
+def test_a_faster_and_harmless_entry_is_kept():
     found = judge(arms(1.5), NOISE, asked())
     assert found.decision == Decision.KEEP
     assert "1.500 × as fast" in found.why
@@ -32,14 +36,14 @@ def test_faster_and_harmless_is_kept():
     assert from_json(Verdict, to_json(found), "verdict") == found
 
 
-def test_faster_but_not_the_same_is_rejected():
+def test_a_faster_entry_with_other_losses_is_rejected():
     found = judge(arms(1.5, [loss + 1e-9 for loss in LOSSES]), NOISE, asked())
     assert found.decision == Decision.REJECT
     assert "the loss of step 0" in found.why
     assert "bit-equal" in found.gate.rule
 
 
-def test_faster_with_harmlessness_open_is_inconclusive_and_says_what_is_missing():
+def test_a_faster_entry_of_unknown_harm_is_inconclusive_and_says_what_is_missing():
     found = judge(arms(1.5, risk=Risk.NUMERIC), NOISE, asked())
     assert found.decision == Decision.INCONCLUSIVE
     assert found.gate.more == 2
@@ -47,14 +51,14 @@ def test_faster_with_harmlessness_open_is_inconclusive_and_says_what_is_missing(
 
 
 @pytest.mark.parametrize("ratio", [0.8, 1.0, 1.005])
-def test_what_is_not_faster_by_the_minimum_is_rejected(ratio):
+def test_a_gain_below_the_minimum_is_rejected(ratio):
     assert judge(arms(ratio), NOISE, asked()).decision == Decision.REJECT
 
 
-def test_what_could_not_be_seen_is_inconclusive_and_says_how_many_processes_would_do():
+def test_a_gain_hidden_by_noise_is_inconclusive_and_says_how_many_processes_are_needed():
     loud = noise_trial(
-        [sample(losses=LOSSES, seconds=[one]) for one in (1.0, 1.3)],
-        [sample(losses=LOSSES, seconds=[one]) for one in (0.8, 1.2)],
+        [sample(losses=LOSSES, seconds=[duration]) for duration in (1.0, 1.3)],
+        [sample(losses=LOSSES, seconds=[duration]) for duration in (0.8, 1.2)],
     )
     found = judge(arms(1.1), loud, asked())
     assert found.decision == Decision.INCONCLUSIVE
@@ -62,40 +66,40 @@ def test_what_could_not_be_seen_is_inconclusive_and_says_how_many_processes_woul
     assert "more processes per arm" in found.why
 
 
-@pytest.mark.parametrize("ended", [one for one in EndReason if one is not EndReason.MEASURED])
-def test_a_process_of_the_new_arm_that_broke_rejects(ended):
+@pytest.mark.parametrize("ended", [reason for reason in EndReason if reason is not EndReason.MEASURED])
+def test_a_broken_process_of_the_new_arm_rejects(ended):
     both = arms(1.5)
-    broken = replace(both.samples[-1], ended=ended.value, why="the last line", losses=())
+    broken = replace(both.samples[-1], ended=ended, why="the last line", losses=())
     found = judge(replace(both, samples=(*both.samples[:-1], broken)), NOISE, asked())
     assert found.decision == Decision.REJECT
-    assert ended.value in found.why
+    assert ended in found.why
     assert "the last line" in found.why
 
 
-def test_a_baseline_that_broke_rejects_nothing():
+def test_a_broken_baseline_is_inconclusive():
     both = arms(1.5)
-    broken = replace(both.samples[0], ended=EndReason.CRASHED.value)
+    broken = replace(both.samples[0], ended=EndReason.CRASHED)
     found = judge(replace(both, samples=(broken, *both.samples[1:])), NOISE, asked())
     assert found.decision == Decision.INCONCLUSIVE
     assert "baseline" in found.why
 
 
-def test_an_entry_that_did_nothing_is_rejected_in_its_own_words():
-    told = Outcome(name="planted", code="H000", status=Status.NO_EFFECT.value, why="there is no loader here")
+def test_an_entry_without_effect_is_rejected_with_its_own_reason():
+    outcome = Outcome(name="planted", code="H000", status=Status.NO_EFFECT, why="there is no loader here")
     both = arms(1.5)
-    samples = tuple(replace(one, outcomes=(told,)) if one.arm == "new" else one for one in both.samples)
+    samples = tuple(replace(sample, outcomes=(outcome,)) if sample.arm == "new" else sample for sample in both.samples)
     found = judge(replace(both, samples=samples), NOISE, asked())
     assert found.decision == Decision.REJECT
     assert "there is no loader here" in found.why
 
 
-def test_more_risk_than_asked_for_is_rejected_and_named():
+def test_more_risk_than_requested_is_rejected_and_named():
     found = judge(arms(1.5, risk=Risk.NUMERIC), NOISE, asked(Risk.ROUNDING))
     assert found.decision == Decision.REJECT
     assert "--risk numeric" in found.why
 
 
-def test_the_baseline_against_itself_keeps_nothing_and_tells_the_noise():
+def test_the_baseline_against_itself_keeps_nothing_and_gives_the_noise():
     found = judge(NOISE, None, asked())
     assert found.decision == Decision.REJECT
     assert "against itself" in found.why
@@ -103,20 +107,20 @@ def test_the_baseline_against_itself_keeps_nothing_and_tells_the_noise():
     assert not found.speed.faster
 
 
-def test_a_longer_start_is_won_back_after_some_steps():
+def test_a_longer_start_pays_off_after_some_steps():
     both = arms(2.0)
-    samples = tuple(replace(one, warmup_seconds=11.0) if one.arm == "new" else one for one in both.samples)
+    samples = tuple(replace(sample, warmup_seconds=11.0) if sample.arm == "new" else sample for sample in both.samples)
     found = pays_off(replace(both, samples=samples))
     assert found.extra_seconds == pytest.approx(11.0, abs=0.1), "10 s of warm-up and 1 s that its steps would now save"
     assert found.steps == pytest.approx(23, abs=1)
     assert found.seconds == pytest.approx(23, abs=1)
 
 
-def test_a_longer_start_of_something_slower_is_never_won_back():
+def test_a_longer_start_of_a_slower_arm_never_pays_off():
     both = arms(0.9)
-    samples = tuple(replace(one, warmup_seconds=11.0) if one.arm == "new" else one for one in both.samples)
+    samples = tuple(replace(sample, warmup_seconds=11.0) if sample.arm == "new" else sample for sample in both.samples)
     assert pays_off(replace(both, samples=samples)).steps is None
 
 
-def test_a_start_that_is_no_longer_needs_no_winning_back():
+def test_an_equal_start_pays_off_at_once():
     assert pays_off(arms(1.0)).steps == 0

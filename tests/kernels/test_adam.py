@@ -44,8 +44,8 @@ def trained(made, optimizer, steps, clip=None, by_us=False, scale=1.0):
     torch.manual_seed(2)
     ours = adam.OneLaunch(optimizer, clip, torch.device("cpu"))
     for step in range(steps):
-        for one in made:
-            one.grad = torch.empty_like(one).normal_() * scale
+        for parameter in made:
+            parameter.grad = torch.empty_like(parameter).normal_() * scale
         if by_us and step:
             assert ours.step()
             continue
@@ -65,12 +65,12 @@ def pair(make, sizes=None, **options):
 
 
 def near(theirs, ours):
-    for one, other in zip(theirs[0], ours[0], strict=True):
-        assert torch.allclose(one, other, rtol=2e-6, atol=2e-7)
-        kept, found = theirs[1].state[one], ours[1].state[other]
-        assert kept["step"] == found["step"]
+    for expected, parameter in zip(theirs[0], ours[0], strict=True):
+        assert torch.allclose(expected, parameter, rtol=2e-6, atol=2e-7)
+        expected_state, state = theirs[1].state[expected], ours[1].state[parameter]
+        assert expected_state["step"] == state["step"]
         for name in ("exp_avg", "exp_avg_sq"):
-            assert torch.allclose(kept[name], found[name], rtol=1e-5, atol=1e-7), name
+            assert torch.allclose(expected_state[name], state[name], rtol=1e-5, atol=1e-7), name
 
 
 CASES = {
@@ -101,7 +101,7 @@ def test_a_norm_that_is_no_number_spoils_all_as_with_torch():
     trained(made, optimizer, 2, by_us=True)
     made[0].grad, made[1].grad = torch.tensor([1.0, float("nan"), 1.0]), torch.ones(2)
     assert adam.OneLaunch(optimizer, 1.0, torch.device("cpu")).step()
-    assert all(one.isnan().all() for one in made)
+    assert all(parameter.isnan().all() for parameter in made)
 
 
 def test_more_tensors_than_a_launch_takes(monkeypatch):
@@ -118,21 +118,21 @@ def test_what_is_not_trained_is_left_alone():
     made = parameters()
     optimizer = Adam(made)
     trained(made, optimizer, 3, by_us=True)
-    before = [one.detach().clone() for one in made]
-    for one in made:
-        one.grad = None
+    before = [parameter.detach().clone() for parameter in made]
+    for parameter in made:
+        parameter.grad = None
     made[1].grad = torch.ones_like(made[1])
     assert adam.OneLaunch(optimizer, None, torch.device("cpu")).step()
-    changed = [not torch.equal(one, other) for one, other in zip(made, before, strict=True)]
+    changed = [not torch.equal(parameter, earlier) for parameter, earlier in zip(made, before, strict=True)]
     assert changed == [False, True, False, False, False]
-    assert [int(optimizer.state[one]["step"]) for one in made] == [3, 4, 3, 3, 3]
+    assert [int(optimizer.state[parameter]["step"]) for parameter in made] == [3, 4, 3, 3, 3]
 
 
 def test_the_second_time_the_same_bits():
     """The order of all sums is fixed."""
     first, second = (pair(Adam, clip=0.1)[1] for _ in range(2))
-    for one, other in zip(first[0], second[0], strict=True):
-        assert torch.equal(one, other)
+    for parameter, again in zip(first[0], second[0], strict=True):
+        assert torch.equal(parameter, again)
 
 
 def test_a_view_into_a_larger_tensor_need_not_be_aligned():
@@ -169,8 +169,8 @@ def test_a_gradient_in_another_order_is_left_to_torch():
 
 def test_without_a_state_nothing_is_done():
     made = parameters()
-    for one in made:
-        one.grad = torch.ones_like(one)
+    for parameter in made:
+        parameter.grad = torch.ones_like(parameter)
     assert not adam.OneLaunch(Adam(made), None, torch.device("cpu")).step()
 
 
@@ -206,8 +206,8 @@ def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
     adam._say_once.cache_clear()
     for _ in range(2):
         assert adam.one_launch(Adam(parameters()), None, torch.device("cuda", 0)) is None
-    assert [one.getMessage() for one in caplog.records] == [
-        "Adam's own kernel cannot be used, torch's is: there is none"
+    assert [record.getMessage() for record in caplog.records] == [
+        "Adam's own kernel cannot be used, so torch's is: there is none"
     ]
 
 
@@ -224,19 +224,19 @@ def test_who_watches_all_optimizers_sees_it():
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)
     seen = []
-    with removed(register_optimizer_step_post_hook(lambda one, *given: seen.append(one))):
+    with removed(register_optimizer_step_post_hook(lambda stepped, *given: seen.append(stepped))):
         trained(made, optimizer, 2, by_us=True)
     assert seen == [optimizer, optimizer]
 
 
 def other_gradients(optimizer, *given):
-    for one in optimizer.param_groups[0]["params"]:
-        one.grad = one.grad * -5
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = parameter.grad * -5
 
 
 def other_layout(optimizer, *given):
-    for one in optimizer.param_groups[0]["params"]:
-        one.grad = torch.ones(one.shape[::-1]).t()
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.ones(parameter.shape[::-1]).t()
 
 
 @pytest.mark.parametrize("hook", [other_gradients, other_layout])
@@ -258,8 +258,8 @@ def test_what_changes_later_is_noticed():
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)
     launch = adam.OneLaunch(optimizer, None, torch.device("cpu"))
-    for one in made:
-        one.grad = torch.ones_like(one)
+    for parameter in made:
+        parameter.grad = torch.ones_like(parameter)
     assert launch.step()
     optimizer.param_groups[0]["maximize"] = True
     assert not launch.step()
@@ -274,8 +274,8 @@ def test_groups_that_are_added_later_are_left_to_torch():
     launch = adam.OneLaunch(optimizer, None, torch.device("cpu"))
     optimizer.add_param_group({"params": parameters(((3,),))})
     for group in optimizer.param_groups:
-        for one in group["params"]:
-            one.grad = torch.ones_like(one)
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     assert not launch.step()
 

@@ -44,10 +44,13 @@ def ours(x, weight, bias, statistics, activation, eps=1e-3):
 
 def reference(x, weight, bias, statistics, activation, eps=1e-3):
     """In float64, running statistics included."""
-    wide = [None if one is None else one.detach().double().requires_grad_() for one in (x, weight, bias)]
-    kept = [None if one is None else one.double().clone() for one in (statistics.mean, statistics.variance)]
-    y = functional.batch_norm(wide[0], *kept, *wide[1:], True, statistics.momentum, eps)
-    return OF_ACTIVATION[activation](y), wide, kept
+    wide = [None if tensor is None else tensor.detach().double().requires_grad_() for tensor in (x, weight, bias)]
+    running = [
+        None if statistic is None else statistic.double().clone()
+        for statistic in (statistics.mean, statistics.variance)
+    ]
+    y = functional.batch_norm(wide[0], *running, *wide[1:], True, statistics.momentum, eps)
+    return OF_ACTIVATION[activation](y), wide, running
 
 
 def near(found, wanted, error):
@@ -72,13 +75,13 @@ def test_outputs_gradients_and_statistics_are_those_of_torch(shape, dtype, activ
     x, channels, error = made(shape, dtype).requires_grad_(), shape[1], ERRORS[dtype]
     weight, bias = nn.Parameter(torch.rand(channels) + 0.5), nn.Parameter(torch.randn(channels))
     statistics = statistics_of(channels)
-    wanted, wide, kept = reference(x, weight, bias, statistics, activation)
+    wanted, wide, running = reference(x, weight, bias, statistics, activation)
     y = ours(x, weight, bias, statistics, activation)
     assert y.dtype is dtype
     assert y.stride() == x.stride()
     near(y, wanted, error)
-    near(statistics.mean, kept[0], 1e-6)
-    near(statistics.variance, kept[1], 2e-6)
+    near(statistics.mean, running[0], 1e-6)
+    near(statistics.variance, running[1], 2e-6)
     assert statistics.tracked == 4
     g = made(shape, dtype, seed=1)
     y.backward(g)
@@ -93,9 +96,9 @@ def test_a_mean_far_from_zero_costs_no_digits():
     x = (torch.randn(4, 8, 13, 17) * 0.01 + 100).to(memory_format=torch.channels_last)
     x[0, :, 0, 0] = 60  # a corner unlike all else, and the first value of all
     statistics = statistics_of(8)
-    wanted, _, kept = reference(x, None, None, statistics, "none")
+    wanted, _, running = reference(x, None, None, statistics, "none")
     near(ours(x, None, None, statistics, "none"), wanted, 1e-4)
-    near(statistics.variance, kept[1], 1e-5)
+    near(statistics.variance, running[1], 1e-5)
 
 
 def test_nothing_is_kept_where_the_layer_keeps_nothing():
@@ -110,11 +113,11 @@ def test_only_what_is_asked_for_is_derived(needs):
     wanted, wide, _ = reference(x, weight, None, statistics_of(8), "silu")
     ours(x, weight, None, statistics_of(8), "silu").square().sum().backward()
     wanted.square().sum().backward()
-    for one, other, is_needed in zip((x, weight), wide[:2], needs, strict=True):
+    for tensor, exact, is_needed in zip((x, weight), wide[:2], needs, strict=True):
         if is_needed:
-            near(one.grad, other.grad, 1e-5)
+            near(tensor.grad, exact.grad, 1e-5)
         else:
-            assert one.grad is None
+            assert tensor.grad is None
 
 
 def test_gradients_come_in_any_layout():
@@ -129,11 +132,11 @@ def test_hooks_may_keep_the_inputs_in_another_layout():
     """As torch.autograd.graph.save_on_cpu(pin_memory=True) does."""
     x, weight = made((2, 16, 4, 5), torch.float32).requires_grad_(), torch.ones(16, requires_grad=True)
     found = []
-    for unpack in (lambda one: one, lambda one: one.clone(memory_format=torch.contiguous_format)):
-        with torch.autograd.graph.saved_tensors_hooks(lambda one: one, unpack):
+    for unpack in (lambda tensor: tensor, lambda tensor: tensor.clone(memory_format=torch.contiguous_format)):
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
             y = ours(x, weight, None, statistics_of(16), "silu")
         found.append(torch.autograd.grad(y.square().sum(), (x, weight)))
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert all(torch.equal(gradient, expected) for gradient, expected in zip(*found, strict=True))
 
 
 def test_gradients_may_begin_anywhere_in_memory():
@@ -173,7 +176,7 @@ def test_twice_the_same_gives_the_same_bits():
     for _ in range(2):
         y = ours(x, None, None, Statistics(None, None, None, 0.0), "silu")
         both.append((y, *torch.autograd.grad(y, x, g)))
-    assert all(torch.equal(one, other) for one, other in zip(*both, strict=True))
+    assert all(torch.equal(tensor, again) for tensor, again in zip(*both, strict=True))
 
 
 def test_nan_stays_nan():
@@ -218,7 +221,7 @@ def test_on_a_cpu_it_is_torch():
     assert mine.state_dict().keys() == theirs[0].state_dict().keys()
     mine.load_state_dict(theirs[0].state_dict())
     assert torch.equal(mine.eval()(x), theirs.eval()(x))
-    with pytest.raises(ValueError, match="it can be one of none, relu, silu"):
+    with pytest.raises(ValueError, match="use one of none, relu, silu"):
         BatchNorm2d(8, activation="gelu")
 
 
@@ -241,7 +244,7 @@ def test_pairs_are_made_one_layer_and_compute_the_same(model, fused):
     names = list(model.state_dict())
     assert fuse_norms(model) == fused
     assert list(model.state_dict()) == names
-    assert sum(isinstance(one, BatchNorm2d) for one in model.modules()) == fused
+    assert sum(isinstance(module, BatchNorm2d) for module in model.modules()) == fused
     assert torch.equal(model(x), plain(x))
     model.load_state_dict(plain.state_dict())
     assert fuse_norms(model) == 0
@@ -257,8 +260,8 @@ class Tapped(nn.Module):
 
     def forward(self, x):
         found = []
-        for one in self.layers:
-            x = one(x)
+        for module in self.layers:
+            x = module(x)
             found.append(x)
         return [*found, self.layers(x), self.block(x), self.block.norm(self.block.conv(x)), self.block.act(x)]
 
@@ -268,10 +271,10 @@ def test_who_runs_the_layers_one_by_one_gets_what_each_makes():
     plain, x = copy.deepcopy(model), torch.randn(2, 3, 6, 6)
     assert fuse_norms(model) == 2
     for _ in range(2):
-        assert all(torch.equal(one, other) for one, other in zip(model(x), plain(x), strict=True))
+        assert all(torch.equal(output, expected) for output, expected in zip(model(x), plain(x), strict=True))
     assert model(x)[0].min() < 0
     again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
-    assert all(torch.equal(one, other) for one, other in zip(again(x), model(x), strict=True))
+    assert all(torch.equal(output, expected) for output, expected in zip(again(x), model(x), strict=True))
 
 
 def test_a_forward_leaves_no_trace_for_which_a_step_would_not_be_captured():
@@ -301,8 +304,8 @@ def test_a_step_of_a_fused_model_is_captured(monkeypatch):
     )
     assert history.mode == "one CUDA graph"
     plain, _ = fitted(2, train=rows, valid=rows, model=OfImages, graph="off")
-    for one, other in zip(made.model.parameters(), plain.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for parameter, expected in zip(made.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_forward_that_fails_leaves_nothing_switched():
@@ -320,11 +323,11 @@ def test_what_is_replaced_later_does_its_own_part_only(change):
     model = Block().eval()
     plain, x = copy.deepcopy(model), torch.randn(2, 3, 6, 6)
     fuse_norms(model)
-    for one in (model, plain):
+    for block in (model, plain):
         if change == "act":
-            one.act = nn.GELU()
+            block.act = nn.GELU()
         else:
-            one.norm = nn.Identity()
+            block.norm = nn.Identity()
     assert torch.equal(model(x), plain(x))
 
 

@@ -1,6 +1,6 @@
-"""Training programs put together from pieces: what a dataset holds, what its code does besides, what the loop changes.
+"""Training programs built from pieces: what a dataset holds, what else its code does, and what the loop changes.
 
-Every piece is a habit that real programs have. Any of them may meet any other.
+Every piece is a habit of real programs, and any of them may meet any other.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ HELD = {
     ),
 }
 
-# What the code of an item does with x besides; {} is x
+# What else the code of an item does with x; {} is x
 PURE = {
     "nothing": "",
     "scaled by an attribute": "x = x * self.k",
@@ -409,9 +409,9 @@ class Recipe:
 
 
 def recipes(seed: int, count: int) -> list[Recipe]:
-    """All pieces occur, and each with many others."""
+    """Returns recipes in which every piece occurs with many others."""
     draw = random.Random(seed)
-    pure = [one for one in PURE for _ in range(2)]
+    pure = [habit for habit in PURE for _ in range(2)]
     found = []
     for _ in range(count):
         found.append(

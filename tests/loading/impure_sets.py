@@ -1,6 +1,6 @@
-"""Datasets whose fetching is not pure, each with the words of the reason that the reader gives.
+"""Datasets whose fetching is not pure, each with words from the reason that the reader gives.
 
-Every class is one habit. What is asserted of all of them is that none is called pure.
+Every class is one habit, and the tests assert that none is called pure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOTAL = 0
 
 
 def impure(words, **held):
-    """Registers a class, made with what it holds."""
+    """Registers a class together with what its instances hold."""
 
     def register(kind):
         CASES[kind.__name__] = words, kind(**held)
@@ -294,7 +294,7 @@ class PythonStream(Base):
         return self.x[random.randrange(50)]
 
 
-@impure("draws random numbers by .uniform_()")
+@impure("draws random numbers with .uniform_()")
 class InPlaceDraw(Base):
     def __getitem__(self, i):
         return self.x[i] + torch.empty(8).uniform_()
@@ -458,7 +458,7 @@ class ContextVariable(Base):
         return self.x[i] * CONTEXT.get()
 
 
-@impure("own")
+@impure("customises attribute lookup")
 class ThreadLocal(Base):
     def __getitem__(self, i):
         return self.x[i] * LOCAL.scale
@@ -477,7 +477,7 @@ class Lock(Base):
             return self.x[i]
 
 
-@impure("asks which worker it runs in")
+@impure("checks which worker it runs in")
 class Worker(Base):
     def __getitem__(self, i):
         return self.x[i if get_worker_info() is None else 0]
@@ -557,7 +557,7 @@ class LruCache(Base):
         return self.row(i)
 
 
-@impure("kept when it is first asked for")
+@impure("cached on first use")
 class CachedProperty(Base):
     @functools.cached_property
     def scale(self):
@@ -594,13 +594,13 @@ class KeywordDefault(Base):
         return self.x[i]
 
 
-@impure("next of an iterator", ticks=iter(range(99)))
+@impure("advances an iterator", ticks=iter(range(99)))
 class HeldIterator(Base):
     def __getitem__(self, i):
         return next(self.ticks)
 
 
-@impure("next of an iterator")
+@impure("advances an iterator")
 class GlobalIterator(Base):
     def __getitem__(self, i):
         return self.x[i] * next(TICKS)
@@ -1077,7 +1077,7 @@ class Ties:
         return bump() > 0
 
 
-@impure("hands on a Ties", several=[Ties(number) for number in range(6)])
+@impure("passes on a Ties", several=[Ties(number) for number in range(6)])
 class SortsByAMethodOfTheirs(Base):
     def __getitem__(self, i):
         return self.x[i], sorted(self.several)[0].number
@@ -1101,7 +1101,7 @@ def counting_collate(samples):
 
 
 def drawing_collate(samples):
-    return torch.stack([one[0] for one in samples]) * torch.rand(1)
+    return torch.stack([sample[0] for sample in samples]) * torch.rand(1)
 
 
 def popping_collate(samples):

@@ -1,4 +1,4 @@
-"""Datasets that write into what outlives the call, by ever less obvious ways; and branches that only seem decided."""
+"""Datasets that write into objects outliving the call, in ever less obvious ways, and branches that only seem decided."""
 
 from __future__ import annotations
 
@@ -605,8 +605,8 @@ class SecondIteration(Base):
 class SecondIterationOfAList(Base):
     def __getitem__(self, i):
         flags = [False]
-        for each in [flags, flags]:
-            if each[0]:
+        for items in [flags, flags]:
+            if items[0]:
                 bump()
             flags[0] = True
         return self.x[i]
@@ -729,8 +729,8 @@ class OnlyOnTheLast(Base):
 @impure("TOTAL")
 class ElseOfALoop(Base):
     def __getitem__(self, i):
-        for each in self.lists:
-            if each == i:
+        for values in self.lists:
+            if values == i:
                 break
         else:
             bump()

@@ -1,4 +1,4 @@
-"""Datasets as programs have them, whose fetching is pure: they must not be refused."""
+"""Realistic datasets whose fetching is pure, so they must not be refused."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ CASES["a list"] = [(torch.zeros(3), 1)] * 5
 
 
 def stacking(samples):
-    return torch.stack([one[0] for one in samples]), torch.tensor([one[1] for one in samples])
+    return torch.stack([sample[0] for sample in samples]), torch.tensor([sample[1] for sample in samples])
 
 
 def padding(samples):
@@ -396,9 +396,9 @@ def padding(samples):
 
 
 def padding_by_torch(samples):
-    samples = sorted(samples, key=lambda one: len(one[0]), reverse=True)
-    rows = torch.nn.utils.rnn.pad_sequence([one[0] for one in samples], batch_first=True)
-    return rows, torch.tensor([len(one[0]) for one in samples])
+    samples = sorted(samples, key=lambda sample: len(sample[0]), reverse=True)
+    rows = torch.nn.utils.rnn.pad_sequence([sample[0] for sample in samples], batch_first=True)
+    return rows, torch.tensor([len(sample[0]) for sample in samples])
 
 
 def tupled(samples):
@@ -406,7 +406,7 @@ def tupled(samples):
 
 
 def without_missing(samples):
-    return default_collate([one for one in samples if one is not None])
+    return default_collate([sample for sample in samples if sample is not None])
 
 
 COLLATES = [stacking, padding, padding_by_torch, tupled, without_missing]

@@ -1,4 +1,4 @@
-"""Programs that change, by one way or another, what their items are made from: they see it when they would without us."""
+"""Programs that change what their items are made from see the change exactly when they would without hotlap."""
 
 from __future__ import annotations
 
@@ -904,7 +904,7 @@ def run():
 
 
 @pytest.mark.parametrize("what", PROGRAMS)
-def test_what_changes_is_seen(what, tmp_path):
+def test_every_change_is_seen(what, tmp_path):
     recipe = SimpleNamespace(source=lambda: HEAD + PROGRAMS[what])
     plain, _ = ran(recipe, tmp_path / "plain", None)
     ours, _ = ran(recipe, tmp_path / "exact", "exact")
@@ -912,9 +912,9 @@ def test_what_changes_is_seen(what, tmp_path):
     assert ours == plain
 
 
-def test_a_change_is_seen_though_data_was_kept(tmp_path):
-    """Else the programs above would show nothing."""
-    kept = 0
+def test_the_tested_programs_do_keep_their_data(tmp_path):
+    """Otherwise the programs above would prove nothing."""
+    count = 0
     for number, what in enumerate(
         (
             *("a class", "a list of samples", "a name that a class has inherited", "where a link leads"),
@@ -923,5 +923,5 @@ def test_a_change_is_seen_though_data_was_kept(tmp_path):
     ):
         recipe = SimpleNamespace(source=lambda what=what: HEAD + PROGRAMS[what])
         _, applied = ran(recipe, tmp_path / str(number), "exact")
-        kept += "resident-data" in applied
-    assert kept == 6
+        count += "resident-data" in applied
+    assert count == 6

@@ -1,4 +1,4 @@
-"""Functions of which the list says that they give new memory, called with arrays of all kinds: none gives its argument."""
+"""Functions listed as returning new memory never return their argument's, whatever arrays they are called with."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def arrays(name: str) -> Iterator[Any]:
             yield torch.from_numpy(array.copy()) if name.startswith("torch") else array
 
 
-def shares(one: Any, made: Any) -> bool:
+def shares(given: Any, made: Any) -> bool:
     if isinstance(made, tuple | list):
-        return any(shares(one, each) for each in made)
-    if isinstance(one, np.ndarray) and isinstance(made, np.ndarray):
-        return made is one or (made.size > 0 and np.shares_memory(one, made))
-    if isinstance(one, torch.Tensor) and isinstance(made, torch.Tensor) and made.numel():
-        return made.untyped_storage().data_ptr() == one.untyped_storage().data_ptr()
+        return any(shares(given, value) for value in made)
+    if isinstance(given, np.ndarray) and isinstance(made, np.ndarray):
+        return made is given or (made.size > 0 and np.shares_memory(given, made))
+    if isinstance(given, torch.Tensor) and isinstance(made, torch.Tensor) and made.numel():
+        return made.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
     return False
 
 
-@pytest.mark.parametrize(("name", "function"), [pytest.param(*one, id=one[0]) for one in listed()])
-def test_it_gives_new_memory(name: str, function: Any) -> None:
+@pytest.mark.parametrize(("name", "function"), [pytest.param(*case, id=case[0]) for case in listed()])
+def test_returns_new_memory(name: str, function: Any) -> None:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for array in arrays(name):
@@ -63,6 +63,6 @@ def test_it_gives_new_memory(name: str, function: Any) -> None:
 
 
 def writes_into_its_argument(name: str, more: tuple[Any, ...]) -> bool:
-    """By a flag that is read as such: see written_by."""
+    """Some flags make a function write into its argument, as written_by knows."""
     flags = {"relu": 1, "silu": 1, "leaky_relu": 2, "elu": 2, "hardtanh": 3, "nan_to_num": 1}
     return len(more) >= flags.get(name.rpartition(".")[2], 9)

@@ -1,4 +1,4 @@
-"""Programs put together from habits of real ones give the same with hotlap as without."""
+"""Programs built from habits of real ones give the same results with hotlap as without."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 @pytest.fixture(autouse=True, scope="module")
 def all_is_imported():
-    """By a first training: once here, not in every fork."""
+    """Runs a first training, so that imports happen once here and not in every fork."""
     with hotlap.enable():
         model = torch.nn.Linear(2, 2)
         for (rows,) in DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=2):
@@ -37,7 +37,7 @@ def all_is_imported():
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_generated_programs_give_the_same(chunk, tmp_path):
+def test_generated_programs_give_the_same_results(chunk, tmp_path):
     resident = 0
     for number, recipe in enumerate(recipes(SEED, PROGRAMS)[chunk::CHUNKS]):
         plain, _ = ran(recipe, tmp_path / f"{number}-plain", None)
@@ -47,21 +47,21 @@ def test_generated_programs_give_the_same(chunk, tmp_path):
     assert resident >= LEAST_RESIDENT
 
 
-def test_generated_programs_give_the_same_where_rounding_is_allowed(tmp_path):
-    """But for the last digits."""
+def test_generated_programs_agree_where_rounding_is_allowed(tmp_path):
+    """The results agree except for the last digits."""
     for number, recipe in enumerate(recipes(SEED + 1, 8)):
         plain, _ = ran(recipe, tmp_path / f"{number}-plain", None)
         ours, applied = ran(recipe, tmp_path / f"{number}-rounding", "rounding")
         assert NUMBER.sub("", ours) == NUMBER.sub("", plain), recipe
-        numbers = [[float(one) for one in NUMBER.findall(text)] for text in (ours, plain)]
+        numbers = [[float(match) for match in NUMBER.findall(text)] for text in (ours, plain)]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-4, abs=1e-6), recipe
         assert "fused-optimizer" in applied
 
 
 def ran(recipe, folder, risk):
-    """In a fork: what the program returns, prints or fails with, and the names of the entries at work.
+    """Runs in a fork; returns what the program returns, prints or fails with, and the names of the applied entries.
 
-    All but gc-pauses, whose first collection takes longer here than the program.
+    gc-pauses is left out, because its first collection takes longer here than the program.
     """
     folder.mkdir()
     reading, writing = os.pipe()
@@ -75,9 +75,9 @@ def ran(recipe, folder, risk):
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as file:
-        told = file.read()
+        output = file.read()
     os.waitpid(child, 0)
-    return pickle.loads(told)
+    return pickle.loads(output)
 
 
 def run_here(source, folder, risk):
@@ -95,7 +95,7 @@ def run_here(source, folder, risk):
             ours = hotlap.enable(risk=risk, without=["gc-pauses"], at_once=True) if risk else contextlib.nullcontext()
             with ours as enabled:
                 result = repr(main.run())
-            applied = [one.name for one in enabled.outcomes if one.status == "applied"] if risk else []
+            applied = [outcome.name for outcome in enabled.outcomes if outcome.status == "applied"] if risk else []
         except Exception as error:
             result = "".join(traceback.format_exception_only(error)) + repr(vars(main).get("OUT"))
     return result + printed.getvalue(), applied

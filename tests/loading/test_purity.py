@@ -1,4 +1,4 @@
-"""What the reader calls pure, and why it does not call other datasets so."""
+"""The reader recognises pure datasets and gives a reason for every other one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_an_impure_habit_is_not_called_pure(name):
 
 
 @pytest.mark.parametrize("kind", [Subset, ConcatDataset, StackDataset])
-def test_what_wraps_an_impure_dataset_is_not_called_pure(kind):
+def test_a_wrapper_of_an_impure_dataset_is_not_called_pure(kind):
     inner = IMPURE["Counts"][1]
     with pytest.raises(Impure, match=r"sets self\.n"):
         study_of(Subset(inner, [1, 2]) if kind is Subset else kind([inner]) if kind is ConcatDataset else kind(inner))
 
 
-def test_a_module_of_the_program_may_be_named_like_one_of_the_standard_library(tmp_path, monkeypatch):
+def test_a_user_module_may_share_a_name_with_the_standard_library(tmp_path, monkeypatch):
     for name in ("math_helpers", "statistics"):
         (tmp_path / f"{name}.py").write_text("CALLS = []\ndef scaled(x):\n    CALLS.append(1)\n    return x\n")
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -47,12 +47,12 @@ def test_a_pure_dataset_is_not_refused(name):
     assert not study_of(pure_sets.CASES[name]).result.nothing
 
 
-@pytest.mark.parametrize("collate", pure_sets.COLLATES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("collate", pure_sets.COLLATES, ids=lambda collate: collate.__name__)
 def test_a_pure_collate_fn_is_not_refused(collate):
     study_of_collate(collate, study_of(pure_sets.CASES["a list"]).result)
 
 
-@pytest.mark.parametrize("collate", impure_sets.COLLATES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("collate", impure_sets.COLLATES, ids=lambda collate: collate.__name__)
 def test_an_impure_collate_fn_is_not_called_pure(collate):
     with pytest.raises(Impure):
         study_of_collate(collate, study_of(pure_sets.CASES["a list"]).result)
@@ -64,7 +64,7 @@ def test_the_reason_names_the_file_and_the_line():
         study_of(IMPURE["Counts"][1])
 
 
-def test_draws_from_the_seeded_streams_are_allowed_where_they_are_asked_for():
+def test_draws_from_seeded_streams_are_allowed_where_requested():
     for name in ("NumpyStream", "TorchStream", "PythonStream", "InPlaceDraw"):
         study_of(IMPURE[name][1], draws=True)
     for name in ("NumpyGenerator", "TorchGenerator", "Counts"):
@@ -72,8 +72,8 @@ def test_draws_from_the_seeded_streams_are_allowed_where_they_are_asked_for():
             study_of(IMPURE[name][1], draws=True)
 
 
-def test_rows_of_the_library_datasets_are_read_without_its_code():
-    """By its name, which a stand-in bears here: the library is not needed to test hotlap."""
+def test_rows_of_library_datasets_are_read_without_their_code():
+    """A stand-in bears the library's name, so the library is not needed to test hotlap."""
     source = "class Dataset:\n" + "".join(f"    def {name}(self, *_): raise OSError\n" for name in FETCHING)
     module = ModuleType("datasets.arrow_dataset")
     exec(source, vars(module))  # there is no file of it to be read

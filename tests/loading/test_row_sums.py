@@ -1,4 +1,4 @@
-"""Checksums of rows: whatever is written into one shows, and its memory is the program's to free."""
+"""Checksums of rows reveal every write, and leave the memory for the program to free."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_a_row_that_was_written_into_differs(what):
         for column in (0, flat.shape[1] // 2, flat.shape[1] - 1):
             flat[row, column] += 1
             assert sums.differ(np.array([row]))
-            assert not sums.differ(np.array([one for one in (0, 1, len(array) - 1) if one != row]))
+            assert not sums.differ(np.array([index for index in (0, 1, len(array) - 1) if index != row]))
             flat[row, column] = before.reshape(len(array), -1)[row, column]
             assert not sums.differ(np.arange(len(array)))
 
 
-def test_two_values_that_change_places_differ():
+def test_swapped_values_differ():
     array = np.arange(80.0).reshape(20, 4)
     sums = ArrayRows(lambda: array)
     array[3, [0, 1]] = array[3, [1, 0]]
@@ -52,11 +52,11 @@ def test_two_values_that_change_places_differ():
         ("text", 4),
     ],
 )
-def test_what_has_no_rows_of_items_does_not_suit(array, total):
+def test_rejects_arrays_without_rows(array, total):
     assert not ArrayRows.suits(array, total)
 
 
-def test_its_memory_can_be_closed_and_resized():
+def test_does_not_lock_the_memory_it_sums():
     memory = mmap.mmap(-1, 40 * 48)
     held = [np.frombuffer(memory, "float64").reshape(40, 6)]
     sums = ArrayRows(lambda: held[0])

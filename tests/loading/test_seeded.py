@@ -1,5 +1,5 @@
-"""A generator that an item makes for itself from a seed is decided by that; one that outlives it, or takes its seed from
-chance, is not."""
+"""A generator that an item creates from a seed is deterministic; one that outlives the item, or takes a random seed, is
+not."""
 
 import random
 
@@ -65,13 +65,13 @@ class InALoop(Base):
 
 
 @pytest.mark.parametrize("kind", [OfTorch, OfTorchInPlace, OfNumPy, OfOldNumPy, OfPython, InALoop])
-def test_its_items_are_kept_and_the_same(kind):
+def test_seeded_items_are_kept_unchanged(kind):
     check(lambda: DataLoader(kind(), 8, shuffle=True))
 
 
 @pytest.mark.parametrize("kind", [OfTorch, OfNumPy, OfOldNumPy, OfPython])
-def test_its_items_are_kept_in_a_trial_that_shifts_seeds(kind):
-    """Else a tune would measure the program by itself from its second seed on."""
+def test_seeded_items_are_kept_in_a_trial_that_shifts_seeds(kind):
+    """Otherwise a tune would measure the unmodified program from its second seed on."""
     ledger, streams = Ledger(), (random.getstate(), np.random.get_state(), torch.get_rng_state())
     try:
         Seeds(1, ledger).install()
@@ -169,7 +169,7 @@ class OfAClassOfTheProgram(Base):
         OfAClassOfTheProgram,
     ],
 )
-def test_it_is_not_called_pure(kind):
+def test_an_unseeded_draw_is_not_called_pure(kind):
     with pytest.raises(Impure):
         study_of(kind())
 
@@ -183,13 +183,13 @@ class PerhapsFromChance(Base):
         return torch.tensor(np.random.default_rng(self.seeds.get(i)).random(4))
 
 
-def test_a_seed_that_turns_out_to_be_none_is_found_before_anything_is_kept():
+def test_finds_a_seed_of_none_before_keeping_anything():
     with resident() as enabled:
         list(DataLoader(PerhapsFromChance(), 8))
         assert outcome(enabled).status == "refused"
 
 
-def test_a_class_in_the_place_of_a_librarys_is_the_programs(monkeypatch):
+def test_a_class_that_replaces_a_library_class_is_not_trusted(monkeypatch):
     monkeypatch.setattr(random, "Random", OfTheProgram)
     with pytest.raises(Impure):
         study_of(OfPython())

@@ -1,4 +1,4 @@
-"""What fetching reads is watched: every change of it is seen, and none is claimed where there is none."""
+"""Everything that fetching reads is watched: every change is seen, and no change is claimed where there is none."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ CHANGES = {
 
 
 @pytest.fixture
-def as_before():
-    """What the changes leave in this module is put back."""
+def namespace_restored():
+    """Restores what the changes leave in this module."""
     held = SCALE, Rows.member, Rows.extra, helper.__defaults__, helper.__kwdefaults__, helper.__code__
     yield
     globals()["SCALE"], Rows.member, Rows.extra, helper.__defaults__, helper.__kwdefaults__, helper.__code__ = held
@@ -191,7 +191,7 @@ def watched(dataset):
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_is_seen(change, as_before):
+def test_a_change_is_seen(change, namespace_restored):
     rows = Rows()
     watch = watched(rows)
     change(rows)
@@ -218,7 +218,7 @@ def test_no_change_is_claimed(use):
     assert watch.changed_at_epoch() is None
 
 
-def test_tensors_of_inference_mode_have_no_version_and_are_compared():
+def test_inference_tensors_have_no_version_and_are_compared():
     rows = Rows()
     with torch.inference_mode():
         rows.tensor = torch.ones(8, 3)
@@ -272,7 +272,7 @@ class Mapped(Dataset):
         return torch.tensor(self.rows[i])
 
 
-def test_a_memory_map_is_seen_whoever_writes_it(tmp_path):
+def test_a_change_in_a_memory_map_is_seen_whoever_writes_it(tmp_path):
     path = tmp_path / "rows.bin"
     np.ones(8, dtype=np.float32).tofile(path)
     rows = Mapped(path)
@@ -309,7 +309,7 @@ def remove(folder):
 
 @pytest.mark.parametrize("change", [rewrite, replace, remove, lambda folder: os.truncate(f"{folder}/1.npy", 3)])
 @pytest.mark.parametrize("here", [True, False])
-def test_a_file_that_is_written_is_seen(change, here, tmp_path):
+def test_a_write_to_a_file_is_seen(change, here, tmp_path):
     for number in range(3):
         np.save(tmp_path / f"{number}.npy", np.zeros(4))
     rows = Files(str(tmp_path))
@@ -333,7 +333,7 @@ def in_a_fork(work):
     os.waitpid(child, 0)
 
 
-def test_another_working_directory_is_another_file(tmp_path, monkeypatch):
+def test_a_changed_working_directory_means_another_file(tmp_path, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "one")
@@ -346,7 +346,7 @@ def test_another_working_directory_is_another_file(tmp_path, monkeypatch):
     assert watch.changed_now() == "a setting"
 
 
-def test_a_part_of_pillow_that_is_imported_later_is_no_change(monkeypatch):
+def test_a_pillow_module_imported_later_is_no_change(monkeypatch):
     assert not ImageFile.LOAD_TRUNCATED_IMAGES
     imported = settings(torch)
     monkeypatch.delitem(sys.modules, "PIL.ImageFile")

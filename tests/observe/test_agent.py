@@ -63,7 +63,7 @@ def without_loader(losses: list[float], steps: int) -> None:
 def two_optimizers(losses: list[float], steps: int) -> None:
     torch.manual_seed(0)
     first, second = nn.Linear(4, 1), nn.Linear(4, 1)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (first, second)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
     inputs = torch.randn(5, 4)
     for _ in range(steps):
         total = 0.0
@@ -79,23 +79,23 @@ def two_optimizers(losses: list[float], steps: int) -> None:
 @pytest.mark.parametrize(("program", "samples"), [(plain, 42 / 11), (without_loader, 7), (two_optimizers, 5)])
 @pytest.mark.parametrize("detail", [1.0, 0.3, 0.0])
 def test_steps_samples_and_losses_do_not_depend_on_how_many_steps_are_looked_into(agent, program, samples, detail):
-    agent.turns.detail = detail
+    agent.sampled_seams.detail = detail
     losses: list[float] = []
     program(losses, 3 + STEPS + 3)
     agent.process_ends()
     seen = part_of(agent, complete=True).observation
     assert seen.steps == STEPS
     assert seen.samples_per_step == pytest.approx(samples, rel=0.02)
-    told = seen.losses[: 3 + STEPS]
-    assert told == pytest.approx(losses[: len(told)])
-    assert len(told) == 3 + STEPS
+    losses_seen = seen.losses[: 3 + STEPS]
+    assert losses_seen == pytest.approx(losses[: len(losses_seen)])
+    assert len(losses_seen) == 3 + STEPS
     assert sum(seen.shares.values()) == pytest.approx(1.0)
     assert seen.steps_seen == pytest.approx(detail * STEPS, abs=0.15 * STEPS)
 
 
 @pytest.mark.parametrize("detail", [1.0, 0.3])
 def test_the_phases_of_steps_not_looked_into_follow_from_the_others(agent, detail):
-    agent.turns.detail = detail
+    agent.sampled_seams.detail = detail
     plain([], 3 + STEPS + 3)
     agent.process_ends()
     shares = part_of(agent, complete=True).observation.shares
@@ -114,7 +114,7 @@ def by_hand(model, losses, gradients):
 def from_backward(loss, model):
     model.zero_grad()
     loss.backward()
-    return [one.grad for one in model.parameters()]
+    return [parameter.grad for parameter in model.parameters()]
 
 
 def from_grad(loss, model):

@@ -69,13 +69,13 @@ def test_the_length_of_an_epoch_is_told_however_far_it_is_as_torch_does(seams):
 
 
 def test_fetches_are_heard_as_from_a_real_loader(seams):
-    heard = []
+    events = []
     seams.fetching.subscribe(
-        before=lambda iterator, args, kwargs: heard.append("asked"),
-        after=lambda iterator, args, kwargs, batch: heard.append("end" if batch is None else "got"),
+        before=lambda iterator, args, kwargs: events.append("asked"),
+        after=lambda iterator, args, kwargs, batch: events.append("end" if batch is None else "got"),
     )
     list(DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2))
-    assert heard[-6:] == ["asked", "got", "asked", "got", "asked", "end"]
+    assert events[-6:] == ["asked", "got", "asked", "got", "asked", "end"]
 
 
 def test_two_loaders_keep_their_own_batches(seams):

@@ -94,9 +94,9 @@ class Reading:
 
     def fetch_unseen(self) -> None:
         """A batch nobody looks at, or the end."""
-        self._loaders.asked(id(self._iterator))
+        self._loaders.requested(id(self._iterator))
         next(self._iterator, None)
-        self._loaders.fetched_as_foretold()
+        self._loaders.fetched_as_expected()
 
     def epoch(self) -> None:
         self.begin()
@@ -176,16 +176,16 @@ def test_each_epoch_of_a_loader_counts_on_the_same_one():
     reading = Reading(loaders, numbers(5))
     for _ in range(3):
         reading.epoch()
-    (one,) = loaders.seen
-    assert (one.batches, one.samples) == (9, 15)
-    assert loaders.counts() == {one: (9, 15)}
+    (counted,) = loaders.seen
+    assert (counted.batches, counted.samples) == (9, 15)
+    assert loaders.counts() == {counted: (9, 15)}
 
 
 def test_an_iterator_nobody_announced_is_not_counted():
     loaders = Loaders()
     loaders.fetched(12345, 4)
-    loaders.asked(12345)
-    loaders.fetched_as_foretold()
+    loaders.requested(12345)
+    loaders.fetched_as_expected()
     assert loaders.seen == []
     assert loaders.role_of(12345) == UNKNOWN
 
@@ -209,8 +209,8 @@ def test_a_loader_read_twice_at_once_is_foretold_for_each_reading(drop_last, bat
     for _ in range(batches + 1):
         for reading in pair:
             reading.fetch_unseen()
-    (one,) = loaders.seen
-    assert (one.batches, one.samples) == (2 * batches, 2 * samples)
+    (counted,) = loaders.seen
+    assert (counted.batches, counted.samples) == (2 * batches, 2 * samples)
 
 
 def test_a_loader_read_twice_at_once_is_as_predictable_as_read_once():
@@ -225,9 +225,9 @@ def test_a_loader_read_twice_at_once_is_as_predictable_as_read_once():
 def test_a_batch_nobody_looks_at_counts_on_its_own_loader_though_its_dataset_read_another():
     loaders = Loaders()
     outer, inner = Reading(loaders, numbers(6)), Reading(loaders, numbers(9, batch_size=3))
-    loaders.asked(outer.iterator)
+    loaders.requested(outer.iterator)
     inner.fetch_unseen()
-    loaders.fetched_as_foretold()
+    loaders.fetched_as_expected()
     assert (outer.seen.batches, outer.seen.samples) == (1, 2)
     assert (inner.seen.batches, inner.seen.samples) == (1, 3)
 

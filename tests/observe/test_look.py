@@ -20,11 +20,11 @@ def test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase():
     while line not in [call.line for call, _ in list(sampler._samples)]:  # the first may be of where it was started
         threading.Event().wait(0.001)
     sampler.stop()
-    row = next(one for one in sampler.rows(step_ms=8.0) if one.line == line)
+    row = next(row for row in sampler.rows(step_ms=8.0) if row.line == line)
     assert (row.file, row.phase) == (__file__, FORWARD)
     assert row.function.endswith("test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase")
     assert row.ms_per_step == row.share * 8.0
-    assert sum(one.share for one in sampler.rows(step_ms=8.0)) <= 1.0
+    assert sum(row.share for row in sampler.rows(step_ms=8.0)) <= 1.0
     assert "hotlap-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -53,7 +53,7 @@ def test_a_trace_makes_torch_warn_of_nothing_and_python_forget_nothing(tmp_path,
     tracer.start(lambda: None)
     tracer.stop()
     warn_once_here()
-    assert [str(one.message) for one in recwarn.list] == ["mine"]
+    assert [str(warning.message) for warning in recwarn.list] == ["mine"]
 
 
 def test_a_trace_gives_way_to_a_profiler_of_the_program(tmp_path):
@@ -64,4 +64,4 @@ def test_a_trace_gives_way_to_a_profiler_of_the_program(tmp_path):
         assert look.tracer.saved
         assert not Look().at_kernels(torch, tmp_path / "two.pt.trace.json", on_cuda=False, whole=True)
         torch.ones(2).sum()
-    assert "aten::sum" in [one.key for one in profile.key_averages()]
+    assert "aten::sum" in [average.key for average in profile.key_averages()]

@@ -93,7 +93,7 @@ def test_a_model_is_described_in_the_users_words():
     net.head.bias.requires_grad_(False)
     record = describe(net)
     assert (record.name, record.device, record.compiled) == ("Net", "cpu", False)
-    assert record.parameters == sum(one.numel() for one in net.parameters())
+    assert record.parameters == sum(parameter.numel() for parameter in net.parameters())
     assert record.trainable == record.parameters - 2
     assert record.tensors == 4
     assert record.layers == {"Conv2d": 1, "ReLU": 1, "Linear": 1}

@@ -86,9 +86,9 @@ def test_what_the_watched_function_held_is_freed_when_it_returns(paused):
     """A frame taken from another thread would keep its locals: a tensor of a recorded graph must not be kept."""
     thread, go_on, held = paused
     stacks = Stacks(thread.ident)
-    kept = stacks.calls()
+    calls = stacks.calls()
     go_on.set()
     thread.join()
-    assert kept
+    assert calls
     assert held() is None
     stacks.close()

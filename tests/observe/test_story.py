@@ -46,7 +46,7 @@ class Reader:
 
     def read(self, *entries: tuple[Any, ...]) -> None:
         """Entries as (kind, time), (kind, time, note) or (kind, time, note, thread)."""
-        self.story.read([entry(*one) for one in entries])
+        self.story.read([entry(*fields) for fields in entries])
 
     def spent(self, now: int) -> dict[str, int]:
         clock = self.story.clock
@@ -138,8 +138,8 @@ def test_a_tape_may_be_read_in_pieces():
     tape = [(t.FETCH, 5, TRAINING), (t.SYNC_BEGINS, 6), (t.SYNC_ENDS, 8, LINE), (t.FETCHED, 9), (t.SPAN, 9, "x")]
     whole, pieces = Reader(), Reader()
     whole.read(*tape)
-    for one in tape:
-        pieces.read(one)
+    for event in tape:
+        pieces.read(event)
     assert whole.spent(12) == pieces.spent(12) == {REST: 5, DATA: 2, SYNC: 2, "span:x": 3}
 
 
@@ -165,7 +165,7 @@ def loop(actions: str) -> Reader:
         elif action == "l":
             tape += backward(now)
         else:
-            inner = [one for time in (1, 3, 5) for one in backward(now + time)] if action == "L" else []
+            inner = [event for time in (1, 3, 5) for event in backward(now + time)] if action == "L" else []
             tape += [(t.STEP, now, ord(action)), *inner, (t.STEPPED, now + 9, ord(action))]
     reader.read(*tape)
     return reader
@@ -459,5 +459,5 @@ def test_the_phase_under_way_is_known_before_the_tape_is_read(reader, read, unre
     reader.loader(TRAINING).role, reader.loader(CHECKING).role = TRAIN, EVALUATES
     reader.read(*read)
     before = list(reader.story.clock.names), list(reader.story.clock.totals)
-    assert reader.story.phase_now([entry(*one) for one in unread]) == phase
+    assert reader.story.phase_now([entry(*fields) for fields in unread]) == phase
     assert before == (reader.story.clock.names, reader.story.clock.totals), "looking changes nothing"

@@ -120,7 +120,7 @@ def test_a_watch_ends_when_told(monkeypatch):
     watch = Watch(psutil.Process().pid)
     watch.measuring = True
     watch.start()
-    while not any(one.cpu for one in list(watch._processes.values())):
+    while not any(process.cpu for process in list(watch._processes.values())):
         assert watch._thread.is_alive()
     watch.stop()
     assert not watch._thread.is_alive()

@@ -17,10 +17,10 @@ from hotlap.observe.window import (
 )
 
 
-def warmed_after(seconds: list[float], asked: int | None = None) -> tuple[int, bool]:
-    detector = WarmupDetector(asked)
-    for number, each in enumerate(seconds, 1):
-        if detector.over(each):
+def warmed_after(seconds: list[float], requested: int | None = None) -> tuple[int, bool]:
+    detector = WarmupDetector(requested)
+    for number, duration in enumerate(seconds, 1):
+        if detector.over(duration):
             assert detector.steps == number
             return number, detector.settled
     raise AssertionError("still warming up")
@@ -49,7 +49,7 @@ def test_compilation_in_the_middle_is_waited_for():
     """A recompilation after the sixth step: steps get slow and then fast again."""
     falling = [3.0, 0.9, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
     detector = WarmupDetector(None)
-    slow_at_the_end = [detector.over(each) for each in falling]
+    slow_at_the_end = [detector.over(duration) for duration in falling]
     assert slow_at_the_end[-1]
     assert detector.settled
 
@@ -57,19 +57,19 @@ def test_compilation_in_the_middle_is_waited_for():
 def test_a_recompilation_right_at_the_end_of_warming_up_is_seen():
     """The fastest stretch so far is 10 ms: 2 s steps are no steady state of it."""
     detector = WarmupDetector(None)
-    assert not any(detector.over(each) for each in (1.0, 0.01, 0.01, 0.01))
+    assert not any(detector.over(duration) for duration in (1.0, 0.01, 0.01, 0.01))
     detector = WarmupDetector(None)
-    for each in (0.01, 0.01, 0.01, 0.01):
-        detector.over(each)
-    for each in (2.0, 2.0, 2.0):
-        over = detector.over(each)
+    for duration in (0.01, 0.01, 0.01, 0.01):
+        detector.over(duration)
+    for duration in (2.0, 2.0, 2.0):
+        over = detector.over(duration)
     assert not over
 
 
 def test_prefetched_batches_that_make_the_first_steps_fast_do_not_end_it_early():
     """Workers fill their queue while torch starts: the first steps are fast, then the loader's own pace shows."""
     detector = WarmupDetector(None)
-    ended = [detector.over(each) for each in [0.5] + [0.01] * 3 + [0.1] * 60]
+    ended = [detector.over(duration) for duration in [0.5] + [0.01] * 3 + [0.1] * 60]
     assert not ended[3]
     assert any(ended)
 

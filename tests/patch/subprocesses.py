@@ -1,4 +1,4 @@
-"""A snippet in a Python of its own: what one scenario patches, the next must not see."""
+"""Snippets run in separate processes, so that no scenario sees what another has patched."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def assert_gone(*seen):
 
 
 def run_python(code: str, *flags: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The snippet after the preamble; failing unless it ends well."""
-    done = run_plain(PREAMBLE + textwrap.dedent(code), *flags, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    """Runs the snippet after the preamble and asserts that it succeeds."""
+    process = run_plain(PREAMBLE + textwrap.dedent(code), *flags, env=env)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process
 
 
 def run_plain(code: str, *flags: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -94,7 +94,7 @@ for line in sys.stdin:
 
 
 class TorchProcesses:
-    """A process for each scenario, forked from one that has imported torch and done nothing with it."""
+    """Each scenario runs in a process forked from one that has only imported torch."""
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
@@ -107,14 +107,14 @@ class TorchProcesses:
         )
 
     def run(self, code: str) -> str:
-        """What the scenario printed; failing unless it ends well."""
+        """Returns what the scenario printed, after asserting that it succeeds."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps(textwrap.dedent(code)) + "\n")
         self._server.stdin.flush()
-        status, said = json.loads(self._server.stdout.readline())
-        assert status == 0, said
-        return said
+        status, output = json.loads(self._server.stdout.readline())
+        assert status == 0, output
+        return output
 
     def close(self) -> None:
         assert self._server.stdin is not None

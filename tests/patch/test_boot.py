@@ -1,4 +1,4 @@
-"""Entering a process: the program finds itself as it would have without us."""
+"""hotlap enters a process without the program noticing."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def clean() -> dict[str, str]:
 def python(
     *arguments: str, env: dict[str, str], cwd: Path = Path("/"), code: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == code, done.stderr
-    return done
+    assert process.returncode == code, process.stderr
+    return process
 
 
 def hellos(session: Path) -> list[Path]:
@@ -86,7 +86,7 @@ def hellos(session: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("how", ["script", "module", "command", "flags", "isolated path", "safe path"])
-def test_the_program_sees_itself_as_without_us(session, tmp_path, how):
+def test_hotlap_is_invisible_to_the_program(session, tmp_path, how):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").write_text(LOOK)
@@ -105,13 +105,13 @@ def test_the_program_sees_itself_as_without_us(session, tmp_path, how):
     assert len(hellos(session)) == 1
 
 
-def test_the_users_own_python_path_stays_in_place(session, tmp_path):
+def test_the_users_python_path_stays_in_place(session, tmp_path):
     base = {**clean(), "PYTHONPATH": f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}"}
     plain, entered = (python("-c", LOOK, env=env) for env in (base, environment(session, base)))
     assert json.loads(entered.stdout) == json.loads(plain.stdout)
 
 
-def test_another_sitecustomize_runs_as_it_would_have(session, tmp_path):
+def test_another_sitecustomize_still_runs(session, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.custom = __file__\nmark = 'theirs'\n")
     base = {**clean(), "PYTHONPATH": str(tmp_path)}
     look = "import sys, sitecustomize; print(sys.custom, sitecustomize.mark, sys.modules['sitecustomize'].__file__)"
@@ -121,7 +121,7 @@ def test_another_sitecustomize_runs_as_it_would_have(session, tmp_path):
     assert hellos(session)
 
 
-def test_an_error_in_another_sitecustomize_is_reported_as_python_reports_it(session, tmp_path):
+def test_an_error_in_another_sitecustomize_is_reported_by_python(session, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
     base = {**clean(), "PYTHONPATH": str(tmp_path)}
     plain, entered = (python("-c", "print('on')", env=env) for env in (base, environment(session, base)))
@@ -130,8 +130,8 @@ def test_an_error_in_another_sitecustomize_is_reported_as_python_reports_it(sess
     assert "RuntimeError: theirs" in entered.stderr
 
 
-def test_without_another_the_sitecustomize_is_the_interpreters_own_or_none(session):
-    """Debian's Python brings one."""
+def test_without_a_user_sitecustomize_the_interpreters_own_is_used(session):
+    """Debian's Python has its own sitecustomize."""
     look = """
 import sys
 print(getattr(sys.modules.get("sitecustomize"), "__file__", None))
@@ -150,14 +150,14 @@ def test_the_boot_folder_leaves_no_trace_on_the_path(session):
     assert str(BOOT) not in python("-c", look, env=environment(session, clean())).stdout
 
 
-def test_switched_off_by_the_environment_nothing_of_ours_is_imported(session):
+def test_imports_nothing_of_hotlap_when_switched_off_by_the_environment(session):
     env = {**environment(session, clean()), "HOTLAP": "off"}
     look = "import sys; print([name for name in sys.modules if name.split('.')[0] in ('hotlap', '_hotlap_within')])"
     assert python("-c", look, env=env).stdout == "[]\n"
     assert not hellos(session)
 
 
-def test_without_a_session_nothing_happens(session):
+def test_does_nothing_without_a_session(session):
     env = environment(session, clean())
     del env["HOTLAP_SESSION"]
     assert python("-c", "import sys; print('_hotlap_within' in sys.modules)", env=env).stdout == "False\n"
@@ -165,28 +165,28 @@ def test_without_a_session_nothing_happens(session):
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
 def test_an_interpreter_that_ignores_its_environment_is_not_entered(session, flag):
-    done = python(flag, "-c", "print('ran')", env=environment(session, clean()))
-    assert (done.stdout, done.stderr) == ("ran\n", "")
+    process = python(flag, "-c", "print('ran')", env=environment(session, clean()))
+    assert (process.stdout, process.stderr) == ("ran\n", "")
     assert not hellos(session)
 
 
 @pytest.mark.parametrize("damage", ["missing", "corrupt"])
-def test_a_session_that_cannot_be_read_lets_the_program_run_and_says_so_once(session, damage):
+def test_an_unreadable_session_is_reported_once_and_the_program_runs(session, damage):
     if damage == "missing":
         session.unlink()
     else:
         session.write_text("{")
-    done = python(
+    process = python(
         "-c",
         "import sys; print('ran', '_hotlap_within' in sys.modules)",
         env=environment(session, clean()),
     )
-    assert done.stdout == "ran False\n"
-    assert done.stderr.count("hotlap: cannot enter") == 1
-    assert len(done.stderr.splitlines()) == 1
+    assert process.stdout == "ran False\n"
+    assert process.stderr.count("hotlap: cannot enter") == 1
+    assert len(process.stderr.splitlines()) == 1
 
 
-def test_the_agent_is_called_once_torch_is_imported_and_when_the_process_ends(session, tmp_path):
+def test_the_agent_is_called_after_torch_is_imported_and_at_exit(session, tmp_path):
     base = {**clean(), "PYTHONPATH": str(tmp_path)}
     note = session.parent / "run" / "agent.txt"
     python("-c", "print('no torch')", env=environment(session, base))
@@ -195,18 +195,18 @@ def test_the_agent_is_called_once_torch_is_imported_and_when_the_process_ends(se
     assert note.read_text().splitlines() == ["started torch", "ended"]
 
 
-def test_an_agent_that_fails_leaves_the_program_alone_and_its_error_in_a_file(session, tmp_path):
+def test_a_failing_agent_spares_the_program_and_records_its_error_in_a_file(session, tmp_path):
     base = {**clean(), "PYTHONPATH": str(tmp_path), "AGENT_FAILS": "1"}
-    done = python("-c", "import torch; print(torch.ones(2).sum().item())", env=environment(session, base))
-    assert done.stdout == "2.0\n"
-    assert done.stderr.count("hotlap:") == 1
-    assert "your training goes on" in done.stderr
-    kept = (session.parent / "run" / FILE).read_text()
-    assert "ValueError: a bug in the agent" in kept
-    assert "entering the process" in kept
+    process = python("-c", "import torch; print(torch.ones(2).sum().item())", env=environment(session, base))
+    assert process.stdout == "2.0\n"
+    assert process.stderr.count("hotlap:") == 1
+    assert "your training continues" in process.stderr
+    report = (session.parent / "run" / FILE).read_text()
+    assert "ValueError: a bug in the agent" in report
+    assert "entering the process" in report
 
 
-def test_a_traceback_of_the_users_shows_the_users_frames_only(session, tmp_path):
+def test_a_users_traceback_shows_only_the_users_frames(session, tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(
         "import torch\n"
@@ -226,7 +226,7 @@ NAMES = "import sys; {before}import hotlap, wrapt, statistics; print(hotlap.me, 
 
 
 @pytest.mark.parametrize("how", ["script", "package", "module", "command", "python path", "later"])
-def test_modules_of_the_program_that_are_called_like_ours_are_the_ones_imported(session, tmp_path, how):
+def test_user_modules_named_like_hotlaps_are_the_ones_imported(session, tmp_path, how):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     for name in ("hotlap", "wrapt", "statistics"):
@@ -250,7 +250,7 @@ def test_modules_of_the_program_that_are_called_like_ours_are_the_ones_imported(
     assert hellos(session)
 
 
-def test_a_program_that_uses_hotlap_gets_the_package_that_entered(session):
+def test_a_program_that_imports_hotlap_gets_the_running_package(session):
     base = {**clean(), "PYTHONPATH": str(REPOSITORY)}
     look = (
         "import sys, hotlap, hotlap.observe.span as span\n"
@@ -266,21 +266,21 @@ def test_a_program_that_uses_hotlap_gets_the_package_that_entered(session):
     ]
 
 
-def test_hotlap_itself_can_be_run_under_us(session):
+def test_hotlap_can_run_under_hotlap(session):
     base = {**clean(), "PYTHONPATH": str(REPOSITORY)}
     plain, entered = (python("-m", "hotlap", "list", env=env) for env in (base, environment(session, base)))
     assert entered.stdout == plain.stdout
 
 
-def test_where_there_is_no_hotlap_to_import_there_is_none_under_us(session, tmp_path):
+def test_hotlap_is_not_importable_where_it_is_not_installed(session, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     command = [str(tmp_path / "env" / "bin" / "python"), "-c", "import hotlap"]
-    done = subprocess.run(command, env=environment(session, clean()), cwd="/", capture_output=True, text=True)
-    assert "No module named 'hotlap'" in done.stderr
+    process = subprocess.run(command, env=environment(session, clean()), cwd="/", capture_output=True, text=True)
+    assert "No module named 'hotlap'" in process.stderr
     assert hellos(session)
 
 
-def test_an_error_in_an_import_of_torch_is_shown_as_without_us(session, tmp_path):
+def test_an_error_while_importing_torch_is_shown_as_without_hotlap(session, tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("1 / 0\n")
     base = {**clean(), "PYTHONPATH": str(tmp_path)}
@@ -289,7 +289,7 @@ def test_an_error_in_an_import_of_torch_is_shown_as_without_us(session, tmp_path
     assert "importlib" not in entered.stderr
 
 
-def test_torch_is_imported_by_the_loader_that_python_chose(session, tmp_path):
+def test_torch_is_imported_by_the_loader_python_chose(session, tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.1'\n")
     look = "import torch; print(type(torch.__loader__), torch.__loader__ is torch.__spec__.loader)"
@@ -299,11 +299,11 @@ def test_torch_is_imported_by_the_loader_that_python_chose(session, tmp_path):
 
 
 @pytest.mark.parametrize("order", ["theirs first", "ours first"])
-def test_a_module_of_the_program_does_not_stand_in_for_one_of_python_that_we_need(session, tmp_path, order):
+def test_user_modules_do_not_shadow_standard_modules_that_hotlap_needs(session, tmp_path, order):
     (tmp_path / "statistics.py").write_text("me = 'theirs'\n")
     theirs = "import statistics; print(statistics.me)\n"
     named = "sys.modules['_hotlap_within.patch.entry']._named('hotlap.observe.window:median')"
     ours = f"import sys; print({named}([1, 2, 3]))\n"
     (tmp_path / "train.py").write_text(theirs + ours + theirs if order == "theirs first" else ours + theirs + ours)
-    done = python(str(tmp_path / "train.py"), env=environment(session, clean()))
-    assert done.stdout.split() == (["theirs", "2", "theirs"] if order == "theirs first" else ["2", "theirs", "2"])
+    process = python(str(tmp_path / "train.py"), env=environment(session, clean()))
+    assert process.stdout.split() == (["theirs", "2", "theirs"] if order == "theirs first" else ["2", "theirs", "2"])

@@ -1,4 +1,4 @@
-"""torch.compile and torch.jit see nothing of us: same results, same graphs, same breaks, no further compilation."""
+"""torch.compile and torch.jit do not see hotlap: same results, same graphs, same breaks and no extra compilation."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-def test_compiled_under_open_seams(run_torch, kind, how):
+def test_results_are_the_same_when_compiled_under_open_seams(run_torch, kind, how):
     run_torch(
         COMPILE
         + f"""
@@ -107,7 +107,7 @@ assert counted(lambda: trained(made({kind}, {how}))) == plain
 
 
 @KINDS
-def test_compiled_before_the_seams_open_and_used_until_after_they_close(run_torch, kind, how):
+def test_a_compiled_function_outlives_opening_and_closing_the_seams(run_torch, kind, how):
     run_torch(
         COMPILE
         + f"""
@@ -128,8 +128,8 @@ assert counted(around_us) == counted(plainly)
     )
 
 
-def test_a_function_of_tensors_compiled_while_tensor_methods_are_patched(run_torch):
-    """`.to`, `.item` and indexing are our seams: traced, any of them would break the graph."""
+def test_tensor_functions_compile_while_tensor_methods_are_patched(run_torch):
+    """hotlap patches `.to`, `.item` and indexing; tracing any of these patches would break the graph."""
     run_torch(
         COMPILE
         + """
@@ -149,7 +149,7 @@ assert counted(work) == plain
 
 
 @pytest.mark.parametrize("compiled_first", [False, True])
-def test_functions_of_torch_that_we_watch_do_not_compile_again_at_each_call(run_torch, compiled_first):
+def test_watched_torch_functions_do_not_recompile_at_each_call(run_torch, compiled_first):
     """Compiled code checks `torch.nonzero` by identity: after eight failed checks Dynamo gives up with an error."""
     run_torch(
         COMPILE
@@ -173,7 +173,7 @@ assert vars(torch)["nonzero"] is untouched
     )
 
 
-def test_a_program_that_resets_dynamo_does_not_uncover_us(run_torch):
+def test_resetting_dynamo_does_not_break_the_seams(run_torch):
     run_torch(
         COMPILE
         + """
@@ -191,7 +191,7 @@ assert dict(vars(torch._dynamo.callback.callback_handler)) == before
     )
 
 
-def test_the_seams_go_on_after_a_compilation(run_torch):
+def test_the_seams_still_work_after_a_compilation(run_torch):
     run_torch(
         COMPILE
         + """
@@ -246,8 +246,8 @@ def without(x):
 
 @pytest.mark.parametrize("function", ["with_span", "decorated", "calls_decorated"])
 @pytest.mark.parametrize("seams_open", [False, True])
-def test_a_span_in_a_compiled_function_is_no_break_and_no_guard(run_torch, function, seams_open):
-    """Compiled once, whether recording was off or on at the time, and valid when that changes."""
+def test_a_span_in_a_compiled_function_causes_no_graph_break_and_no_guard(run_torch, function, seams_open):
+    """The function compiles once, with recording off or on, and stays valid when that changes."""
     run_torch(
         COMPILE
         + SPANS
@@ -308,7 +308,7 @@ class Doubling(nn.Module):
         return nn.functional.softplus(self.act(self.norm(x)) * 2)
 
 
-def test_torchscript_reads_what_is_torchs_own():
+def test_torchscript_reads_torchs_own_source():
     calls = []
 
     def layer(original):
@@ -319,22 +319,22 @@ def test_torchscript_reads_what_is_torchs_own():
         return call
 
     ledgers, x = (Ledger(), Ledger()), torch.randn(4, 3)
-    for one, owner in zip(ledgers, (nn.modules.batchnorm._BatchNorm, nn.ReLU), strict=True):
-        one.wrap(owner, "forward", layer)
-        keep_out(one)
+    for ledger, owner in zip(ledgers, (nn.modules.batchnorm._BatchNorm, nn.ReLU), strict=True):
+        ledger.wrap(owner, "forward", layer)
+        keep_out(ledger)
     model = Doubling()
     scripted = torch.jit.script(model)
     assert calls == []
     expected = model(x)
-    assert len(calls) == 2  # all is back when it is done
+    assert len(calls) == 2  # the compilation has finished and everything is restored
     assert torch.allclose(scripted.eval()(x), model.eval()(x))
     assert expected.shape == x.shape
-    for one in ledgers:
-        one.close()
+    for ledger in ledgers:
+        ledger.close()
     assert torch.jit._script._script_impl.__module__ == "torch.jit._script"
 
 
-def test_fx_sees_the_calls_that_are_torchs_own():
+def test_fx_records_torchs_own_calls():
     ledger, model = Ledger(), nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     plain = [str(node.target) for node in torch.fx.symbolic_trace(model).graph.nodes]
     trace = torch.fx.Tracer.trace

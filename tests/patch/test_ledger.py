@@ -1,4 +1,4 @@
-"""The ledger takes back every change, whoever else has changed the same thing. Each scenario has its own process."""
+"""The ledger undoes every change, even where other tools changed the same object. Each scenario has its own process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Thing(Base):
 """
 
 
-def test_closing_leaves_classes_modules_and_instances_as_they_were():
+def test_closing_restores_classes_modules_and_instances():
     run_python(
         THINGS
         + """
@@ -118,7 +118,7 @@ assert not seen
     )
 
 
-def test_patching_twice_by_one_ledger_stacks_and_both_go():
+def test_two_patches_by_one_ledger_stack_and_are_both_removed():
     run_python(
         THINGS
         + """
@@ -237,7 +237,7 @@ def install():
 
 
 @pytest.mark.parametrize("tool", OTHER_TOOLS)
-def test_another_tool_on_top_survives_our_close_and_gives_back_the_true_original(tool):
+def test_another_tool_on_top_survives_closing_and_restores_the_true_original(tool):
     run_python(
         THINGS
         + OTHER_TOOLS[tool]
@@ -260,7 +260,7 @@ assert_same(before, Thing)
     )
 
 
-def test_another_tool_that_leaves_before_we_close():
+def test_another_tool_may_leave_before_closing():
     run_python(
         THINGS
         + OTHER_TOOLS["wrapt"]
@@ -276,7 +276,7 @@ assert_same(before, Thing)
     )
 
 
-def test_another_tool_below_us_that_leaves_first_is_not_brought_back():
+def test_another_tool_underneath_that_leaves_first_is_not_restored():
     run_python(
         THINGS
         + """
@@ -292,7 +292,7 @@ assert vars(Thing)["own"] is original
     )
 
 
-def test_an_inherited_attribute_under_another_tool():
+def test_restores_an_inherited_attribute_under_another_tool():
     run_python(
         THINGS
         + """
@@ -325,8 +325,8 @@ assert Thing().own() == "tool(own)"
     )
 
 
-def test_a_bound_method_kept_by_someone_goes_on_to_the_original():
-    """What `saved = thing.method` gives is made anew from what we installed."""
+def test_a_bound_method_kept_elsewhere_calls_the_original_after_closing():
+    """`saved = thing.method` creates a bound method of the function that hotlap installed."""
     run_python(
         THINGS
         + """
@@ -342,7 +342,7 @@ assert_gone(kept)
     )
 
 
-def test_hidden_patches_are_out_of_the_way_and_come_back():
+def test_hidden_patches_are_removed_and_come_back():
     run_python(
         THINGS
         + """
@@ -365,7 +365,7 @@ assert_same(before, Base, Thing)
     )
 
 
-def test_closed_while_hidden_nothing_comes_back():
+def test_patches_closed_while_hidden_do_not_come_back():
     run_python(
         THINGS
         + """
@@ -380,7 +380,7 @@ assert_same(before, Base, Thing)
     )
 
 
-def test_another_tool_that_wraps_while_we_are_hidden_keeps_its_place():
+def test_another_tool_that_wraps_while_patches_are_hidden_keeps_its_place():
     run_python(
         THINGS
         + OTHER_TOOLS["a closure with functools.wraps"]
@@ -419,7 +419,7 @@ assert_same(before, Thing)
     )
 
 
-def test_closing_twice_is_closing_once_and_a_closed_ledger_changes_nothing():
+def test_closing_is_idempotent_and_a_closed_ledger_changes_nothing():
     run_python(
         THINGS
         + """
@@ -438,7 +438,7 @@ assert_same(before, Thing)
     )
 
 
-def test_an_undo_that_fails_does_not_keep_the_rest_in_place():
+def test_a_failing_undo_does_not_prevent_the_others():
     run_python(
         THINGS
         + """
@@ -458,7 +458,7 @@ assert_same(before, Thing)
     )
 
 
-def test_patching_the_same_object_again_after_closing():
+def test_the_same_object_can_be_patched_again_after_closing():
     run_python(
         THINGS
         + """

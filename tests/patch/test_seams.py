@@ -1,4 +1,4 @@
-"""Opened on a real torch and closed again, the seams leave no trace, at whatever moment they are closed."""
+"""Seams opened on a real torch leave no trace, whenever they are closed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def training():
 """
 
 
-def test_opening_and_closing_leaves_torch_as_it_was(run_torch):
+def test_opening_and_closing_leaves_torch_unchanged(run_torch):
     run_torch(
         TORCH
         + """
@@ -86,7 +86,7 @@ assert_untouched(before)
     )
 
 
-def test_what_dynamo_was_told_is_taken_back(run_torch):
+def test_closing_restores_dynamos_settings(run_torch):
     run_torch(
         TORCH
         + """
@@ -110,7 +110,7 @@ assert_untouched(torch_before)
     )
 
 
-def test_a_dynamo_imported_after_we_have_gone_is_told_nothing():
+def test_dynamo_imported_after_closing_is_left_alone():
     run_python(
         TORCH
         + """
@@ -179,8 +179,8 @@ def others():
 
 @pytest.mark.parametrize("when", ["alone", "others after us", "others around us"])
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_closed_from_inside_an_optimizer_step_the_step_goes_on_and_the_hooks_soon_go(run_torch, side, when):
-    """Torch iterates over its global hooks: removing one meanwhile is an error in the user's `step()`."""
+def test_closing_inside_an_optimizer_step_lets_it_finish_and_removes_the_hooks_soon(run_torch, side, when):
+    """Torch iterates over its global hooks, so removing one meanwhile would raise in the user's `step()`."""
     run_torch(
         TORCH
         + CLOSED_DURING_A_STEP
@@ -209,7 +209,7 @@ assert not ours
 
 @pytest.mark.parametrize("side", ["pre", "post"])
 @pytest.mark.parametrize("place", ["earlier", "later"])
-def test_closed_from_inside_another_tools_hook(run_torch, place, side):
+def test_closing_inside_another_tools_hook_lets_the_step_finish(run_torch, place, side):
     run_torch(
         TORCH
         + f"""
@@ -232,7 +232,7 @@ assert not [hook for hook in left if type(getattr(hook, "__self__", None)).__mod
     )
 
 
-def test_closed_from_inside_a_closure_of_lbfgs(run_torch):
+def test_closing_inside_a_closure_of_lbfgs_lets_the_step_finish(run_torch):
     run_torch(
         TORCH
         + """
@@ -286,8 +286,8 @@ assert not failures, failures
     )
 
 
-def test_a_subscriber_that_fails_is_dropped_said_once_and_training_goes_on(run_torch):
-    said = run_torch(
+def test_a_failing_subscriber_is_dropped_and_reported_once_and_training_continues(run_torch):
+    output = run_torch(
         TORCH
         + """
 expected = training()[2]()
@@ -306,9 +306,9 @@ assert len(calls) == 1 and len(heard) == 2
 assert len(seams.guard.failures) == 2
 """
     )
-    assert said.count("hotlap:") == 1
-    assert "broken at the seam 'backward called' failed (ValueError: our bug)" in said
-    assert "your training goes on" in said
+    assert output.count("hotlap:") == 1
+    assert "broken at the seam 'backward called' failed (ValueError: our bug)" in output
+    assert "your training continues" in output
 
 
 def test_a_strict_guard_raises(run_torch):
@@ -329,7 +329,7 @@ else:
     )
 
 
-def test_an_error_of_the_users_passes_through_and_is_heard_as_no_result(run_torch):
+def test_a_users_error_passes_through_and_subscribers_get_no_result(run_torch):
     run_torch(
         TORCH
         + """

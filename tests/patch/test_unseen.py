@@ -1,4 +1,4 @@
-"""Our functions stand between two of the program's, and the program's errors, warnings and stacks do not show it."""
+"""hotlap's functions run between two of the program's, but its errors, warnings and stacks do not show them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hotlap.patch.stacks import hide_from_stacks
 
 @pytest.fixture(autouse=True)
 def here_is_ours(monkeypatch):
-    """Functions of ours are told by their folder; those of this file that begin with `our` count as well."""
+    """hotlap's functions are recognised by their folder; here, functions of this file starting with `our` count too."""
     known = room.is_ours
     for module in (room, stacks):
         monkeypatch.setattr(module, "is_ours", lambda code: known(code) or code.co_name.startswith("our"))
@@ -44,19 +44,19 @@ def ours(call, *args):
     return our_inner()
 
 
-def test_an_error_that_passes_has_no_frame_of_ours():
+def test_a_passing_error_has_no_hotlap_frame():
     with pytest.raises(KeyError) as caught:
         ours(ours, raising, KeyError)
     assert names(caught.value) == [sys._getframe().f_code.co_name, "raising"]
 
 
-def test_an_error_of_ours_has_none_either():
+def test_an_internal_error_has_no_hotlap_frame():
     with pytest.raises(TypeError) as caught:
         ours(None)
     assert names(caught.value) == [sys._getframe().f_code.co_name]
 
 
-def test_errors_that_an_error_came_from_are_clean_too():
+def test_chained_errors_have_no_hotlap_frame():
     def wrapping():
         try:
             ours(raising, KeyError)
@@ -71,13 +71,13 @@ def test_errors_that_an_error_came_from_are_clean_too():
 
 
 @pytest.mark.parametrize("kind", [StopIteration, GeneratorExit, KeyboardInterrupt, SystemExit])
-def test_what_is_no_error_passes_as_well(kind):
+def test_exceptions_that_are_not_errors_pass_through_too(kind):
     with pytest.raises(kind) as caught:
         ours(raising, kind)
     assert names(caught.value) == [sys._getframe().f_code.co_name, "raising"]
 
 
-def test_whatever_the_ledger_puts_in_place_leaves_no_frame():
+def test_a_patch_by_the_ledger_leaves_no_frame():
     owner = SimpleNamespace(call=lambda: raising(KeyError))
 
     def layer(original):
@@ -94,7 +94,7 @@ def test_whatever_the_ledger_puts_in_place_leaves_no_frame():
     assert names(caught.value) == [sys._getframe().f_code.co_name, "<lambda>", "raising"]
 
 
-def test_a_stack_that_is_printed_has_no_frame_of_ours():
+def test_a_printed_stack_has_no_hotlap_frame():
     def stacks():
         return [
             [frame.name for frame in traceback.extract_stack()],
@@ -109,7 +109,7 @@ def test_a_stack_that_is_printed_has_no_frame_of_ours():
     assert "ours" in [frame.name for frame in ours(traceback.extract_stack)], "as before, once it is closed"
 
 
-def test_a_warning_from_c_is_blamed_on_the_line_of_the_program():
+def test_a_warning_from_c_points_to_the_programs_line():
     code = compile("def ours(): return make(frame(1), ('theirs', UserWarning, 1), {})", "ours.py", "exec")
     names = {"make": from_line(warnings.warn), "frame": sys._getframe}
     exec(code, names)
@@ -119,7 +119,7 @@ def test_a_warning_from_c_is_blamed_on_the_line_of_the_program():
     assert (seen[0].filename, line.strip()) == (__file__, 'names["ours"]()')
 
 
-def test_a_warning_of_our_own_call_is_not_shown_and_none_is_forgotten(recwarn):
+def test_warnings_of_hotlaps_own_calls_are_hidden_and_no_other_is_lost(recwarn):
     torch = SimpleNamespace(always=False)
     torch.is_warn_always_enabled, torch.set_warn_always = lambda: torch.always, lambda on: setattr(torch, "always", on)
 
@@ -133,11 +133,11 @@ def test_a_warning_of_our_own_call_is_not_shown_and_none_is_forgotten(recwarn):
         assert torch.always, "torch is not to think that it has said so"
         warn("of our doing")
     warn("theirs")
-    assert [str(one.message) for one in recwarn.list] == ["theirs"]
+    assert [str(warning.message) for warning in recwarn.list] == ["theirs"]
     assert (warnings.filters, torch.always) == (before, False)
 
 
-def test_what_a_handler_of_the_program_raises_while_our_code_runs_is_the_programs():
+def test_an_error_from_a_program_handler_during_hotlap_code_is_the_programs():
     import signal
 
     def alarmed(number, frame):

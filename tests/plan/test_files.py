@@ -44,7 +44,7 @@ def written(path: Path, plan: Plan) -> Path:
 
 
 def names(allowed: files.PlanWithinBounds) -> list[str]:
-    return [one.name for one in allowed.plan.choices]
+    return [choice.name for choice in allowed.plan.choices]
 
 
 # What a file may say of itself
@@ -60,7 +60,7 @@ def names(allowed: files.PlanWithinBounds) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("claims", ["nothing", "proven", "signed by another key", "changed since"])
-def test_of_a_file_that_no_tune_of_the_user_made_only_what_the_risk_allows_is_applied(claims, risk, applied, keys):
+def test_a_plan_file_without_the_user_s_signature_applies_only_what_the_risk_allows(claims, risk, applied, keys):
     plan = proven(*ALL)
     if claims == "nothing":
         plan = replace(plan, proven=None, origin=None)
@@ -73,43 +73,43 @@ def test_of_a_file_that_no_tune_of_the_user_made_only_what_the_risk_allows_is_ap
     allowed = files.given(path, risk, COMMAND, keys)
 
     assert names(allowed) == applied
-    assert not any(one.asked for one in allowed.plan.choices)
+    assert not any(choice.asked for choice in allowed.plan.choices)
     assert allowed.plan.proven is None
     lines = {line.split(" ")[0]: line for line in allowed.lines}
     assert set(lines) == set(ALL) - set(applied)
-    assert lines["manual"].endswith("no file can turn it on; ask for it: --with manual")
-    assert lines["bigger-batch"].endswith("ask for it: --with bigger-batch")
+    assert lines["manual"].endswith("a plan file cannot turn it on; request it: --with manual")
+    assert lines["bigger-batch"].endswith("request it: --with bigger-batch")
     if "half" in lines:
         assert lines["half"].endswith("its risk is numeric; allow it: --risk numeric")
 
 
-def test_what_is_refused_is_named_with_its_value(keys):
+def test_an_entry_that_is_not_applied_is_named(keys):
     path = written(keys / "plan.json", Plan(schema=1, title="", choices=(Choice(name="manual", asked=True),)))
     text = json.loads(path.read_text())
     text["choices"][0]["value"] = None
     assert files.given(path, None).lines[0].endswith("--with manual")
 
 
-def test_what_a_tune_of_the_user_proved_is_applied_up_to_what_was_proven(keys):
+def test_a_plan_proven_by_the_user_is_applied_in_full_unless_a_risk_caps_it(keys):
     path = written(keys / "plan.json", signature.signed(proven("early", "half", "manual"), keys))
     allowed = files.given(path, None, COMMAND, keys)
 
     assert (names(allowed), allowed.lines) == (["early", "half", "manual"], ())
-    assert all(one.asked for one in allowed.plan.choices)
+    assert all(choice.asked for choice in allowed.plan.choices)
     assert allowed.plan.proven is not None
     capped = files.given(path, Risk.EXACT, COMMAND, keys)
     assert names(capped) == ["early", "manual"]
     assert capped.lines[0].startswith("half of the plan")
 
 
-def test_inside_a_program_nothing_is_proven(keys, capsys):
+def test_enable_treats_no_plan_as_proven(keys, capsys):
     path = written(keys / "plan.json", signature.signed(proven("early", "half"), keys))
-    assert [one.name for one in named(str(path), None, [], [])] == ["early"]
+    assert [choice.name for choice in named(str(path), None, [], [])] == ["early"]
     assert capsys.readouterr().err.startswith("hotlap: half of the plan")
 
 
 @pytest.mark.parametrize("way", ["given", "found"])
-def test_a_plan_proven_for_something_else_is_replaced_by_safe_and_said(way, keys):
+def test_a_plan_proven_for_another_command_is_replaced_by_safe_with_a_notice(way, keys):
     path = written(keys / "plan.json", signature.signed(proven("half"), keys))
     other = (*COMMAND, "--lr", "1")
     allowed = files.given(path, None, other, keys) if way == "given" else files.found(path, other, keys)
@@ -130,7 +130,7 @@ def test_the_key_is_made_once_and_is_secret(keys):
 
 
 @pytest.mark.parametrize("harm", ["readable", "link", "short", "missing", "folder of all"])
-def test_a_key_that_others_may_know_proves_nothing_and_is_replaced(harm, keys):
+def test_a_key_that_others_may_know_is_not_trusted_and_is_replaced(harm, keys):
     path = written(keys / "plan.json", signature.signed(proven("half"), keys))
     key = keys / "key"
     if harm == "readable":
@@ -152,15 +152,15 @@ def test_a_key_that_others_may_know_proves_nothing_and_is_replaced(harm, keys):
     assert names(files.given(again, None, COMMAND, keys)) == ["half"]
 
 
-def test_a_run_folder_that_came_with_a_repository_is_none_of_a_tune(keys, tmp_path):
+def test_a_run_folder_from_a_repository_is_not_accepted_as_a_tune(keys, tmp_path):
     for name in ("mine", "theirs"):
         private.make_folder(tmp_path / name)
     signature.mark(tmp_path / "mine", keys)
     signature.refuse_unmarked(tmp_path / "mine", keys)
-    with pytest.raises(private.Unfit, match="theirs was not begun by a tune of yours"):
+    with pytest.raises(private.Unfit, match="theirs was not started by your own hotlap tune"):
         signature.refuse_unmarked(tmp_path / "theirs", keys)
     (tmp_path / "mine" / signature.MARK).rename(tmp_path / "theirs" / signature.MARK)
-    with pytest.raises(private.Unfit, match="begun by somebody else"):
+    with pytest.raises(private.Unfit, match="started by somebody else"):
         signature.refuse_unmarked(tmp_path / "theirs", keys)
 
 
@@ -184,25 +184,25 @@ def refused(path: Path, keys: Path) -> str:
     return line
 
 
-def test_where_there_is_none_nothing_is_said(keys):
+def test_a_missing_plan_prints_nothing(keys):
     assert files.found(keys / "project" / "plans" / "plan.json", COMMAND, keys) is None
 
 
-def test_one_that_is_not_signed_says_how_to_use_it(kept, keys):
+def test_an_unsigned_plan_is_rejected_and_the_line_says_how_to_use_it(kept, keys):
     written(kept, proven("early"))
-    assert f"was not proven by a tune of yours; running with the plan 'safe' instead; to use it all the same: --plan {kept}" in refused(kept, keys)  # fmt: skip # noqa: E501
+    assert f"was not proven by your own hotlap tune; running with the plan 'safe' instead; to use it anyway: --plan {kept}" in refused(kept, keys)  # fmt: skip # noqa: E501
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("mode", [0o020, 0o002])
-def test_one_that_others_could_have_put_there_is_refused(mode, level, kept, keys):
+def test_rejects_a_plan_that_others_can_write(mode, level, kept, keys):
     place = [kept, *kept.parents][level]
     place.chmod(place.stat().st_mode | mode)
     assert f"others can write {place}; type: chmod go-w {place}" in refused(kept, keys)
     place.chmod(0o700)
 
 
-def test_one_of_another_user_is_refused(kept, keys, monkeypatch):
+def test_rejects_a_plan_of_another_user(kept, keys, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 4321)
     monkeypatch.setattr(private, "ROOT", 4322)
     assert "belongs to another user" in refused(kept, keys)
@@ -251,13 +251,13 @@ KINDS = ["pipe", "folder", "link", "dangling link", "link in a circle", "device"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_strange_file_costs_one_line_and_the_training_starts_without_it(kind, kept, keys):
+def test_a_malformed_plan_costs_one_line_and_the_safe_plan_applies(kind, kept, keys):
     strange(kept, kind)
     refused(kept, keys)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_strange_file_that_was_named_is_an_error_of_one_line(kind, kept, keys):
+def test_a_malformed_plan_that_was_named_is_a_one_line_error(kind, kept, keys):
     strange(kept, kind)
     with pytest.raises(PlanUnusable) as error:
         files.given(kept, None, COMMAND, keys)
@@ -267,7 +267,7 @@ def test_a_strange_file_that_was_named_is_an_error_of_one_line(kind, kept, keys)
 
 
 @pytest.mark.parametrize("kind", ["a file", "a pipe"])
-def test_a_file_in_place_of_the_folder_of_plans_costs_one_line(kind, kept, keys):
+def test_a_file_in_place_of_the_plans_folder_costs_one_line(kind, kept, keys):
     kept.unlink()
     kept.parent.rmdir()
     os.mkfifo(kept.parent) if kind == "a pipe" else kept.parent.touch()

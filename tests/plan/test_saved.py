@@ -30,28 +30,28 @@ def plan_for(command) -> Plan:
     return Plan(schema=1, title="tune", choices=(), proven=proven, origin=origin())
 
 
-def test_the_same_command_and_source_make_no_difference(project):
+def test_the_plan_fits_the_same_command_and_source(project):
     assert difference(plan_for(COMMAND), COMMAND) is None
 
 
-def test_a_plan_that_was_never_proven_fits_all(project):
+def test_a_plan_that_was_never_proven_fits_every_command(project):
     assert difference(Plan(schema=1, title="safe", choices=()), COMMAND) is None
 
 
-def test_other_arguments_are_another_command(project):
+def test_different_arguments_are_a_different_command(project):
     differs = difference(plan_for(COMMAND), (*COMMAND[:-1], "0.2"))
     assert differs == f"another command ({' '.join(COMMAND)})"
 
 
 @pytest.mark.parametrize("name", ["train.py", "package/model.py", "package/new.py"])
-def test_a_changed_or_new_file_beside_the_script_is_other_source(project, name):
+def test_a_changed_or_new_file_beside_the_script_is_different_source(project, name):
     plan = plan_for(COMMAND)
     (project / name).write_text("x = 2\n")
     assert difference(plan, COMMAND) == "other source code"
 
 
 @pytest.mark.parametrize("name", [".venv/lib/module.py", "__pycache__/train.py", "notes.txt", "build/lib/train.py"])
-def test_what_is_not_the_program_s_source_does_not_count(project, name):
+def test_files_that_are_not_source_code_do_not_count(project, name):
     plan = plan_for(COMMAND)
     (project / name).parent.mkdir(parents=True, exist_ok=True)
     (project / name).write_text("x = 2\n")
@@ -65,14 +65,14 @@ def test_a_module_is_looked_for_below_the_current_folder(project):
     assert difference(plan, command) == "other source code"
 
 
-def test_a_moved_file_is_other_source(project):
+def test_a_moved_file_is_different_source(project):
     plan = plan_for(COMMAND)
     (project / "other").mkdir()
     (project / "package" / "model.py").rename(project / "other" / "model.py")
     assert difference(plan, COMMAND) == "other source code"
 
 
-def test_a_dangling_link_is_no_source(project):
+def test_a_dangling_link_is_not_source(project):
     (project / "gone.py").symlink_to(project / "missing.py")
     assert difference(plan_for(COMMAND), COMMAND) is None
 
@@ -86,13 +86,13 @@ def test_a_dangling_link_is_no_source(project):
         ("hotlap", "0.0.1", "another hotlap (0.0.1)"),
     ],
 )
-def test_what_another_proved_elsewhere_is_not_proven_here(project, field, value, says):
+def test_a_plan_of_another_user_machine_folder_or_version_does_not_fit(project, field, value, says):
     plan = plan_for(COMMAND)
     differs = difference(replace(plan, origin=replace(plan.origin, **{field: value})), COMMAND)
     assert differs.startswith(says)
 
 
-def test_the_same_machine_is_known_by_its_id_and_else_by_its_name(tmp_path, monkeypatch):
+def test_the_machine_is_known_by_its_id_or_else_by_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(saved_plan, "MACHINE_ID", tmp_path / "id")
     by_name = saved_plan.machine()
     (tmp_path / "id").write_text("abc\n")
@@ -101,14 +101,14 @@ def test_the_same_machine_is_known_by_its_id_and_else_by_its_name(tmp_path, monk
     assert "abc" not in by_id
 
 
-def test_a_pipe_named_like_a_source_file_is_not_waited_for(project):
+def test_does_not_wait_for_a_pipe_named_like_a_source_file(project):
     before = source_hash(COMMAND)
     os.mkfifo(project / "pipe.py")
     (project / "device.py").symlink_to("/dev/zero")
     assert source_hash(COMMAND) == before
 
 
-def test_the_same_words_elsewhere_are_another_command(tmp_path, monkeypatch):
+def test_the_same_command_in_another_folder_is_a_different_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     here = place(tmp_path, COMMAND)
     (tmp_path / "other").mkdir()
@@ -116,7 +116,7 @@ def test_the_same_words_elsewhere_are_another_command(tmp_path, monkeypatch):
     assert place(tmp_path, COMMAND) != here
 
 
-def test_each_command_has_a_place_of_its_own(tmp_path):
+def test_each_command_has_a_plan_file_of_its_own(tmp_path):
     assert place(tmp_path, ("python", "a b")) != place(tmp_path, ("python", "a", "b"))
     assert place(tmp_path, COMMAND) == place(tmp_path, COMMAND)
     assert place(tmp_path, COMMAND).parent == tmp_path / "plans"

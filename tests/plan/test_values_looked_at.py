@@ -6,11 +6,11 @@ from hotlap.plan import search as room
 from hotlap.plan.search import EachOne, TpeSearch, says_thinned, search, thinned
 
 
-def test_a_handful_is_tried_whole_and_more_are_sampled():
+def test_a_few_values_are_all_tried_and_many_are_sampled():
     few = search(["1", "2", "4"])
     assert list(few.values()) == ["1", "2", "4"]
 
-    many = search([str(one) for one in range(40)])
+    many = search([str(number) for number in range(40)])
     looked = []
     for value in many.values():
         looked.append(int(value))
@@ -19,12 +19,12 @@ def test_a_handful_is_tried_whole_and_more_are_sampled():
     assert 3 <= len(looked) == len(set(looked)) <= 6
 
 
-def test_without_the_sampler_a_handful_is_spread_over_all_and_that_is_said(monkeypatch):
+def test_without_the_sampler_a_few_values_are_spread_over_the_range_with_a_notice(monkeypatch):
     import builtins
 
     ordinary = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", lambda name, *rest: _absent(ordinary, name, *rest))
-    values = [str(one) for one in range(9)]
+    values = [str(number) for number in range(9)]
 
     assert isinstance(search(values), EachOne)
     assert thinned(values) == ["0", "2", "4", "6", "8"]

@@ -33,7 +33,7 @@ warnings.showwarning = shown
 
 
 def stack():
-    return [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in traceback.extract_stack()]
+    return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in traceback.extract_stack()]
 
 
 def blame(message, level=2):
@@ -152,9 +152,9 @@ try:
     DataLoader(data, batch_size=-1)
 except ValueError as error:
     print(len(traceback.extract_tb(error.__traceback__)), error.__context__, error.__suppress_context__)
-print("threads", [one.name for one in threading.enumerate()])
-for one in (signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM):
-    print("handler", one, signal.getsignal(one))
+print("threads", [thread.name for thread in threading.enumerate()])
+for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM):
+    print("handler", number, signal.getsignal(number))
 print("collector", gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.garbage, gc.get_debug())
 print("modules", sorted({"hotlap", "wrapt", "psutil", "rich", "click", "pynvml"} & sys.modules.keys()))
 print("hooks", sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile(), sys.stdout is sys.__stdout__)

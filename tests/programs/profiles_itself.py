@@ -25,7 +25,7 @@ def step(some, others):
 
 
 def show(profiled):
-    print(sorted((one.key, one.count) for one in profiled.key_averages()))
+    print(sorted((event.key, event.count) for event in profiled.key_averages()))
 
 
 class Counting(TorchDispatchMode):

@@ -93,8 +93,8 @@ def test_numbers_that_json_does_not_know_survive_in_strict_json():
         raise AssertionError(f"{constant} is not JSON")
 
     json.loads(text, parse_constant=refuse)
-    one, nan, high, low = from_json(Observation, text, "it").losses
-    assert (one, high, low) == (1.0, math.inf, -math.inf)
+    value, nan, high, low = from_json(Observation, text, "it").losses
+    assert (value, high, low) == (1.0, math.inf, -math.inf)
     assert math.isnan(nan)
 
 

@@ -71,8 +71,11 @@ def profiled(seen) -> str:
 
 
 EVERY_PAGE = [
-    *(pytest.param(lambda one=one: tuned(one()), id=one.__name__) for one in SCENARIOS),
-    *(pytest.param(lambda one=one: profiled(one()), id=f"profile-{one.__name__}") for one in PROFILES),
+    *(pytest.param(lambda scenario=scenario: tuned(scenario()), id=scenario.__name__) for scenario in SCENARIOS),
+    *(
+        pytest.param(lambda observed=observed: profiled(observed()), id=f"profile-{observed.__name__}")
+        for observed in PROFILES
+    ),
 ]
 
 
@@ -86,7 +89,7 @@ class TestEveryPage:
         assert not [name for _, attributes in parsed.elements for name in attributes if name in LOADS]
         assert not [name for _, attributes in parsed.elements for name in attributes if name.startswith("on")]
         assert not re.search(r"url\(|@import|@font-face", text)
-        (policy,) = [one for one in parsed.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+        (policy,) = [meta for meta in parsed.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
         assert "default-src 'none'" in policy["content"]
 
     def test_is_readable_by_those_who_do_not_see_it(self, make):
@@ -96,13 +99,13 @@ class TestEveryPage:
         assert levels[0] == 1
         assert levels.count(1) == 1
         assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
-        names = [one["id"] for one in parsed.all("h2")]
+        names = [heading["id"] for heading in parsed.all("h2")]
         assert len(names) == len(set(names))
-        assert [one["aria-labelledby"] for one in parsed.all("section")] == names
-        assert all(one.get("scope") in ("col", "row") for one in parsed.all("th"))
+        assert [section["aria-labelledby"] for section in parsed.all("section")] == names
+        assert all(header.get("scope") in ("col", "row") for header in parsed.all("th"))
         assert len(parsed.all("table")) == len(parsed.all("caption"))
-        pictures = [one for one in parsed.all("svg") if one.get("role") == "img"]
-        assert all(one["aria-label"] for one in pictures)
+        pictures = [picture for picture in parsed.all("svg") if picture.get("role") == "img"]
+        assert all(picture["aria-label"] for picture in pictures)
 
     def test_is_text_that_can_be_written(self, make):
         text = make()
@@ -121,13 +124,13 @@ class TestTune:
             "Loss",
             "Where the time went",
             "At full length",
-            "Do it again",
+            "Reproduce it",
             "Measured on",
         ]
 
     def test_every_interval_is_drawn_and_written(self):
         parsed = Parsed(tuned(tunings.faster()))
-        labels = [one["aria-label"] for one in parsed.all("svg") if one.get("class") == "forest"]
+        labels = [picture["aria-label"] for picture in parsed.all("svg") if picture.get("class") == "forest"]
         assert "stacked 2.02× [1.99–2.05]; alone 2.05× [2.02–2.08]" in labels
         assert "alone 0.61× [0.59–0.63]" in labels
         assert labels.count("nothing was measured") == 2
@@ -137,7 +140,7 @@ class TestTune:
     def test_the_noise_band_stands_behind_every_row(self):
         rows = re.findall(r'<tr role="row".*?</tr>', tuned(tunings.faster()), re.DOTALL)[1:]
         assert len(rows) == 12
-        assert all('class="noise"' in one for one in rows)
+        assert all('class="noise"' in row for row in rows)
         assert 'class="noise"' not in tuned(tunings.one_process_each()).split("<tbody")[1].split("</tbody>")[0]
 
     def test_only_a_proven_speedup_has_the_accent(self):
@@ -159,8 +162,8 @@ class TestTune:
         text = Parsed(tuned(tunings.just_begun(), profiled=False)).text()
         for why in (
             "No optimisation has been tried.",
-            "No step of the baseline was measured yet.",
-            "The profile of the baseline was not kept",
+            "No step of the baseline has been measured yet.",
+            "The profile of the baseline was not saved",
             "No loss was seen",
             "the final trial against the baseline has not ended",
         ):
@@ -173,7 +176,7 @@ class TestTune:
         assert all(f"made-up-{i:02}" in shown and f"reason number {i}" in shown for i in range(30))
         curves = re.findall(r'class="curve-[01]" d="(M[^"]*L[^"]*)"', text)
         assert len(curves) == 2
-        assert all(len(re.findall("[ML]", one)) <= 160 for one in curves)
+        assert all(len(re.findall("[ML]", curve)) <= 160 for curve in curves)
 
     def test_a_users_text_is_text(self):
         text = tuned(tunings.hostile())

@@ -28,8 +28,8 @@ def typed(monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(sys, "argv", ["hotlap", verb, *words])
         with pytest.raises(SystemExit) as ended:
             hotlap.cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
 
     return type_it
 
@@ -72,8 +72,8 @@ def test_show_shows_a_tune_as_a_tune_and_a_profile_as_a_profile(typed, tune, tmp
     assert json.loads(typed("--json", tune.id, verb="show")[1])["report"]["state"] == "faster"
     alone = profile(tmp_path)
     assert set(json.loads(typed("--json", alone.id, verb="show")[1])) == {"observation", "diagnosis"}
-    code, _, said = typed("--json", "--markdown", verb="show")
-    assert (code, "exclude each other" in said) == (2, True)
+    code, _, page = typed("--json", "--markdown", verb="show")
+    assert (code, "exclude each other" in page) == (2, True)
 
 
 @pytest.mark.parametrize(("file", "start"), [("a/b.html", "<!doctype html>"), ("b.md", "### Proven"), ("c.json", "{")])
@@ -100,7 +100,7 @@ def test_a_tune_without_its_profile_is_still_a_report(typed, tune):
     (tune.folder / "diagnosis.json").unlink()
     code, out, _ = typed(tune.id, "--markdown")
     assert code == 0
-    assert "The profile of the baseline was not kept" in out
+    assert "The profile of the baseline was not saved" in out
 
 
 def test_open_writes_the_page_and_hands_it_to_the_browser(typed, tune, monkeypatch):
@@ -114,7 +114,7 @@ def test_no_browser_is_said_with_where_the_page_is(typed, tune, monkeypatch):
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     code, _, err = typed("--open")
     assert code == 1
-    assert err == f"hotlap: no browser could be started; the report is in {tune.folder / 'report.html'}\n"
+    assert err == f"hotlap: could not open a browser; the report is in {tune.folder / 'report.html'}\n"
 
 
 class TestOneClearLine:
@@ -131,7 +131,7 @@ class TestOneClearLine:
         run = store.create(COMMAND, tmp_path / "kept")
         code, _, err = typed(run.id)
         assert code == 72
-        assert err.startswith(f"hotlap: {run.folder} keeps no tune and no profile; make one: hotlap tune")
+        assert err.startswith(f"hotlap: {run.folder} holds no tune and no profile; make one: hotlap tune")
 
     @pytest.mark.parametrize("name", ["tuning", "observation", "diagnosis"])
     @pytest.mark.parametrize("text", ["{", '{"schema": 1}', '{"schema": 99}', "[]"])
@@ -160,9 +160,9 @@ class TestOneClearLine:
         ("words", "said"),
         [
             (("--html", "--json"), "--html and --json exclude each other"),
-            (("--output", "report.txt"), "which format for report.txt? Add --html, --markdown or --json."),
-            (("--open", "--markdown"), "--open opens an HTML file"),
-            (("--open", "--output", "-"), "--open opens an HTML file"),
+            (("--output", "report.txt"), "report.txt does not tell the format; add --html, --markdown or --json."),
+            (("--open", "--markdown"), "--open needs an HTML file"),
+            (("--open", "--output", "-"), "--open needs an HTML file"),
         ],
     )
     def test_wrong_usage(self, typed, tune, words, said):

@@ -190,7 +190,7 @@ class TestWhatToDoNext:
         assert "hotlap profile --steps 50 python train.py --epochs 3" in words(drawn(seen, 120))
 
     def test_a_command_that_failed_is_to_work_first(self):
-        assert "make the command work by itself first: python train.py" in drawn(partial(), 120)
+        assert "make the command work first, without hotlap: python train.py" in drawn(partial(), 120)
 
 
 class TestCertainty:

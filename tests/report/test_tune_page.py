@@ -32,7 +32,7 @@ def page_of(made, profiled: bool = True):
 
 
 def row(page, name: str):
-    (found,) = [one for one in page.rows if one.name == name]
+    (found,) = [row for row in page.rows if row.name == name]
     return found
 
 
@@ -57,7 +57,9 @@ class TestTheSentence:
         assert "6 more processes per arm would settle it." in page.details
 
     def test_a_stack_that_fell_apart_is_no_speedup(self):
-        assert page_of(tunings.fallen_apart()).sentence.startswith("No speed-up: what was kept one by one did not hold")
+        assert page_of(tunings.fallen_apart()).sentence.startswith(
+            "No speed-up: the optimisations kept one by one"
+        )
 
     def test_an_unfinished_tune_says_how_to_go_on(self):
         page = page_of(tunings.unfinished())
@@ -80,7 +82,7 @@ class TestTheSentence:
     def test_what_there_was_no_time_for_is_said(self):
         late = tuple((name, "no budget left: it needs about 145 s more") for name in ("a", "b"))
         page = page_of(replace(tunings.faster(), not_tried=(*late, ("c", "the training uses no GPU"))))
-        assert "2 optimisations not tried for want of time: give a larger --budget." in page.details
+        assert "2 optimisations not tried for lack of time: give a larger --budget." in page.details
         assert page.not_tried.rows == (
             ("no budget left: it needs about 145 s more", "a, b"),
             ("the training uses no GPU", "c"),
@@ -96,17 +98,17 @@ class TestTheSentence:
 
     def test_a_busy_machine_is_named(self):
         tuning = tunings.faster()
-        assert not any("too busy" in one for one in page_of(tuning).details)
+        assert not any("too noisy" in detail for detail in page_of(tuning).details)
         first, *rest = tuning.verdicts
         loud = replace(first, speed=replace(first.speed, noise_high=1.5))
         details = page_of(replace(tuning, verdicts=(loud, *rest))).details
-        assert any("two alike arms may differ by 1.50×. Let nothing else run" in one for one in details)
+        assert any("identical arms may differ by 1.50×. Let nothing else run" in detail for detail in details)
 
 
 class TestRows:
     def test_every_ending_by_its_name(self):
         page = page_of(tunings.faster())
-        assert {one.name: one.state for one in page.rows} == {
+        assert {row.name: row.state for row in page.rows} == {
             "loader-workers=4": KEPT,
             "fused-optimizer": KEPT,
             "loader-workers=2": LEFT_OUT,
@@ -122,12 +124,12 @@ class TestRows:
     def test_kept_ones_come_first_in_the_order_of_the_plan(self):
         made = tunings.faster()
         turned = page_of(replace(made, kept=made.kept[::-1]))
-        assert [one.name for one in turned.rows[:2]] == ["fused-optimizer", "loader-workers=4"]
+        assert [row.name for row in turned.rows[:2]] == ["fused-optimizer", "loader-workers=4"]
 
     def test_both_trials_are_there_and_the_stacked_one_decides(self):
-        one = row(page_of(tunings.faster()), "compile=default")
-        assert (one.alone.ratio, one.stacked.ratio, one.shown.ratio) == (1.09, 0.97, 0.97)
-        assert one.why == "on top of what is kept it gains nothing"
+        compared = row(page_of(tunings.faster()), "compile=default")
+        assert (compared.alone.ratio, compared.stacked.ratio, compared.shown.ratio) == (1.09, 0.97, 0.97)
+        assert compared.why == "on top of what is kept it gains nothing"
 
     def test_the_last_verdict_of_a_trial_counts(self):
         first, again = (
@@ -135,7 +137,7 @@ class TestRows:
             for decision, why in ((Decision.INCONCLUSIVE, "too few"), (Decision.REJECT, "after all no"))
         )
         page = page_of(tuning((first, again)))
-        assert [(one.state, one.why) for one in page.rows] == [(REJECTED, "after all no")]
+        assert [(row.state, row.why) for row in page.rows] == [(REJECTED, "after all no")]
 
     def test_what_another_value_won_over_is_left_out_with_the_winner(self):
         assert row(page_of(tunings.faster()), "loader-workers=2").why.endswith(
@@ -181,7 +183,7 @@ class TestRows:
     def test_warmup_that_is_never_won_back(self):
         never = PaysOff(extra_seconds=25.0, steps=None, seconds=None)
         page = page_of(tuning((tried(0, "compile", None, 0.9, Decision.REJECT, "slower", pays_off=never),)))
-        assert row(page, "compile").notes == ("it takes 25.0 s longer to get to speed, which is never won back",)
+        assert row(page, "compile").notes == ("it takes 25.0 s longer to get up to speed, which is never won back",)
 
 
 class TestStepBars:
@@ -193,19 +195,21 @@ class TestStepBars:
 
     def test_parts_add_up_to_the_measured_step(self):
         bars = page_of(tunings.faster()).bars
-        assert sum(one.ms for one in bars.segments) == pytest.approx(bars.before_ms)
+        assert sum(segment.ms for segment in bars.segments) == pytest.approx(bars.before_ms)
 
     def test_a_missing_profile_is_said(self):
         page = page_of(tunings.faster(), profiled=False)
         assert not page.bars.segments
-        assert "profile of the baseline was not kept" in page.bars.note
-        assert "not kept" in page.no_time
+        assert "profile of the baseline was not saved" in page.bars.note
+        assert "not saved" in page.no_time
 
     def test_without_budget_for_a_final_trial_it_is_what_proved_it(self):
         made = tunings.faster()
-        alone = next(one for one in made.verdicts if one.decision == Decision.KEEP.value and one.stage == "alone")
-        trials = tuple(one for one in made.trials if one.stage != "final")
-        verdicts = tuple(one for one in made.verdicts if one.stage != "final")
+        alone = next(
+            verdict for verdict in made.verdicts if verdict.decision == Decision.KEEP and verdict.stage == "alone"
+        )
+        trials = tuple(trial for trial in made.trials if trial.stage != "final")
+        verdicts = tuple(verdict for verdict in made.verdicts if verdict.stage != "final")
         page = page_of(replace(made, trials=trials, verdicts=verdicts, kept=made.kept[:1], speedup=alone))
         assert page.bars.after_ms == pytest.approx(page.bars.before_ms / alone.speed.ratio, rel=0.05)
         assert "in the trial that proved it" in page.bars.note
@@ -229,10 +233,10 @@ class TestLosses:
     def test_the_band_spans_all_processes_of_the_baseline(self):
         losses = page_of(tunings.faster()).losses
         own = [
-            one.losses
+            sample.losses
             for trial in tunings.faster().trials
-            for one in trial.samples
-            if one.ended == "measured" and (one.arm == "base" or trial.stage == Stage.NOISE.value)
+            for sample in trial.samples
+            if sample.ended == "measured" and (sample.arm == "base" or trial.stage == Stage.NOISE)
         ]
         assert losses.low == tuple(min(values) for values in zip(*own, strict=True))
         assert losses.high == tuple(max(values) for values in zip(*own, strict=True))
@@ -241,15 +245,19 @@ class TestLosses:
         losses = page_of(tunings.large(steps=2000)).losses
         assert len(losses.steps) <= 160
         assert losses.last == 1999
-        first = [one.losses[: losses.steps[1]] for one in tunings.large().trials[-1].samples if one.arm == "base"]
-        means = [sum(one) / len(one) for one in first]
+        first = [
+            sample.losses[: losses.steps[1]] for sample in tunings.large().trials[-1].samples if sample.arm == "base"
+        ]
+        means = [sum(losses) / len(losses) for losses in first]
         assert losses.curves[0].values[0] == pytest.approx(sum(means) / len(means))
 
     def test_equal_to_the_bit_is_said(self):
         made = tunings.faster()
-        equal = tuple(replace(one, losses=tunings.losses(70, one.seed_shift)) for one in made.trials[-1].samples)
+        equal = tuple(
+            replace(sample, losses=tunings.losses(70, sample.seed_shift)) for sample in made.trials[-1].samples
+        )
         page = page_of(replace(made, trials=(*made.trials[:-1], replace(made.trials[-1], samples=equal))))
-        assert "All 210 pairs of losses at the same step and seed are equal to the bit." in page.losses.facts
+        assert "All 210 pairs of losses at the same step and seed are equal bit for bit." in page.losses.facts
 
     def test_the_furthest_pair_is_a_figure(self):
         ran = (
@@ -275,7 +283,7 @@ class TestLosses:
         losses = page_of(tunings.not_a_number()).losses
         assert losses.curves[1].values[30] is None
         assert losses.curves[1].values[29] is not None
-        assert "A loss after was not finite, first at step 31." in losses.facts
+        assert "The loss after was not finite, first at step 31." in losses.facts
 
     def test_no_losses_are_no_curve(self):
         losses = page_of(tunings.one_process_each()).losses
@@ -283,7 +291,7 @@ class TestLosses:
         assert losses.facts == ("No loss was seen, so there is no curve.",)
 
     def test_the_metric_by_seed(self):
-        (table,) = [one for one in page_of(tunings.faster()).losses.tables if "val_acc" in one.title]
+        (table,) = [table for table in page_of(tunings.faster()).losses.tables if "val_acc" in table.title]
         assert table.rows[1] == ("+1", "0.914", "0.9144")
         assert table.note == "higher is better"
 
@@ -314,19 +322,19 @@ class TestFullLength:
 class TestDoingItAgain:
     def test_the_tune_with_every_option_that_was_asked(self):
         made = tunings.faster(asked=tunings.asked(steps=80, minimum=1.05))
-        (line,) = [one.line for one in page_of(made).commands if one.what == "Tune again"]
+        (line,) = [command.line for command in page_of(made).commands if command.what == "Tune again"]
         assert line == (
             "hotlap tune --budget 600s --risk numeric --min-effect 5% --steps 80 --metric 'val_acc: ([0-9.]+)' "
             "--higher-is-better python train.py --epochs 3"
         )
 
     def test_the_plan_by_itself_and_spelled_out(self):
-        lines = [one.line for one in page_of(tunings.faster()).commands]
+        lines = [command.line for command in page_of(tunings.faster()).commands]
         assert "hotlap run python train.py --epochs 3" in lines
         assert "hotlap run --with loader-workers=4 --with fused-optimizer python train.py --epochs 3" in lines
 
     def test_no_plan_no_run(self):
-        assert not any("hotlap run" in one.line for one in page_of(tunings.no_speedup()).commands)
+        assert not any("hotlap run" in command.line for command in page_of(tunings.no_speedup()).commands)
 
     def test_where_it_was_measured(self):
         footer = dict(page_of(tunings.faster()).footer)
@@ -340,18 +348,18 @@ class TestDoingItAgain:
         plain = replace(tuning.trials[0].samples[0], choices=(), nudge=0.0, losses=(1.0, 0.5))
         other, nudged = replace(plain, losses=(1.0, 0.6)), replace(plain, losses=(9.0, 9.0), nudge=1e-6)
 
-        def said(*samples):
+        def answer(*samples):
             made = replace(tuning, trials=(replace(tuning.trials[0], samples=samples),))
             return dict(page_of(made).footer)["repeats itself"]
 
-        assert said(plain, plain, nudged) == "yes, bit by bit (1 run with a seed run before)"
-        assert said(plain, plain, other).startswith("no: 1 of 2 runs")
-        assert said(plain, nudged, replace(other, seed_shift=1)).startswith("not known")
+        assert answer(plain, plain, nudged) == "yes, bit for bit (1 run repeated a seed)"
+        assert answer(plain, plain, other).startswith("no: 1 of 2 runs")
+        assert answer(plain, nudged, replace(other, seed_shift=1)).startswith("not known")
 
     def test_limits_are_part_of_the_command_to_tune_again(self):
         tuning = tunings.faster()
         limited = replace(tuning, asked=replace(tuning.asked, memory_mb=16384.0, device_mb=500.0))
-        lines = {one.what: one.line for one in page_of(limited).commands}
+        lines = {command.what: command.line for command in page_of(limited).commands}
         assert "--memory 16384M --device-memory 500M" in lines["Tune again"]
 
 
@@ -422,9 +430,9 @@ class TestCoverage:
         assert "200 MB" in table.note
 
     def test_what_was_not_covered_is_said(self):
-        said = page_of(self.tuned()).not_covered
-        assert said[0] == "Anything after 70 steps: a longer run was not paid for; give a larger --budget."
-        assert "Left out because the baseline does not repeat it: printed lines: number 2 of took # s." in said
+        sentences = page_of(self.tuned()).not_covered
+        assert sentences[0] == "Anything after 70 steps: the budget did not cover a longer run; give a larger --budget."
+        assert "Left out because it varies within the baseline: printed lines: number 2 of took # s." in sentences
         assert page_of(tunings.no_speedup()).not_covered == ()
 
     def test_every_drawing_says_what_was_not_covered_and_what_became_of_files(self):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hotlap.records.codec import SCHEMA
-from hotlap.records.plan import Choice, Circumstances, Outcome
+from hotlap.records.plan import Choice, Circumstances, Outcome, Risk, Status
 from hotlap.records.trial import Block, EndReason, MetricValue, Sample, Stage, Trial
 from hotlap.records.tune_record import Candidate, Metric, TuneRecord, TuneRequest
 from hotlap.records.verdict import Decision, Gate, PaysOff, Speed, Verdict
@@ -35,14 +35,14 @@ def losses(steps: int, seed: int, wobble: float = 0.0) -> tuple[float, ...]:
     )
 
 
-def blocks(step_ms: float, seed: int, count: int = 6, each: int = 10) -> tuple[Block, ...]:
+def blocks(step_ms: float, seed: int, count: int = 6, steps: int = 10) -> tuple[Block, ...]:
     chance = random.Random(seed)
     return tuple(
         Block(
-            first=10 + i * each,
-            steps=each,
-            samples=float(each * BATCH),
-            seconds=each * step_ms / 1000 * (1 + chance.gauss(0, 0.01)),
+            first=10 + i * steps,
+            steps=steps,
+            samples=float(steps * BATCH),
+            seconds=steps * step_ms / 1000 * (1 + chance.gauss(0, 0.01)),
         )
         for i in range(count)
     )
@@ -55,7 +55,7 @@ def sample(number: int, arm: str, step_ms: float, steps: int = 70, **overrides: 
         "arm": arm,
         "choices": (),
         "seed_shift": 0,
-        "ended": EndReason.MEASURED.value,
+        "ended": EndReason.MEASURED,
         "why": "",
         "warmup_steps": 10,
         "warmup_seconds": 0.9,
@@ -72,19 +72,19 @@ def sample(number: int, arm: str, step_ms: float, steps: int = 70, **overrides: 
 
 
 def broken(number: int, ended: EndReason, why: str) -> Sample:
-    return sample(number, "new", 0.0, ended=ended.value, why=why, blocks=(), losses=(2.4, 2.3), readings=())
+    return sample(number, "new", 0.0, ended=ended, why=why, blocks=(), losses=(2.4, 2.3), readings=())
 
 
 def trial(name: str, stage: Stage, samples: tuple[Sample, ...], **overrides: Any) -> Trial:
     values: dict[str, Any] = {
         "schema": SCHEMA,
         "name": name,
-        "stage": stage.value,
+        "stage": stage,
         "entry": None,
         "value": None,
         "base": (),
         "new": (),
-        "risk": "exact",
+        "risk": Risk.EXACT,
         "samples": samples,
     }
     return Trial(**values | overrides)
@@ -107,7 +107,7 @@ def speed(ratio: float, spread: float = 0.015, **overrides: Any) -> Speed:
     return Speed(**values | overrides)
 
 
-def gate(passed: bool | None = True, risk: str = "exact", **overrides: Any) -> Gate:
+def gate(passed: bool | None = True, risk: Risk = Risk.EXACT, **overrides: Any) -> Gate:
     rules = {
         "exact": "losses bit-equal over 70 steps, 4 processes",
         "rounding": "losses inside the baseline's own band, 3 seeds",
@@ -119,7 +119,7 @@ def gate(passed: bool | None = True, risk: str = "exact", **overrides: Any) -> G
 
 def verdict(name: str, stage: Stage, decision: Decision, why: str, **overrides: Any) -> Verdict:
     values: dict[str, Any] = {"entry": None, "value": None, "speed": None, "gate": None, "pays_off": None}
-    return Verdict(schema=SCHEMA, trial=name, stage=stage.value, decision=decision.value, why=why, **values | overrides)
+    return Verdict(schema=SCHEMA, trial=name, stage=stage, decision=decision, why=why, **values | overrides)
 
 
 def tried(
@@ -127,8 +127,8 @@ def tried(
 ) -> tuple[Trial, Verdict]:
     """One optimisation alone against the baseline: four processes and what was made of them."""
     stage = overrides.pop("stage", Stage.ALONE)
-    name = f"{stage.value}-{entry}" + (f"={value}" if value else "")
-    outcome = Outcome(name=entry, code=CODES.get(entry, "X001"), status="applied", why="made up", value=value)
+    name = f"{stage}-{entry}" + (f"={value}" if value else "")
+    outcome = Outcome(name=entry, code=CODES.get(entry, "X001"), status=Status.APPLIED, why="made up", value=value)
     arms = ("base", "new", "new", "base")
     ran = overrides.pop("samples", None) or tuple(
         sample(number + i, arm, BASE_MS / (ratio if arm == "new" else 1), outcomes=(outcome,) if arm == "new" else ())
@@ -159,16 +159,16 @@ def final(ratio: float = 2.4, seeds: int = 3, steps: int = 70) -> tuple[Trial, V
         )
         for i, (arm, shift) in enumerate(zip(arms, shifts, strict=True))
     )
-    kept = (choice("loader-workers", "4"), choice("fused-optimizer"))
+    choices = (choice("loader-workers", "4"), choice("fused-optimizer"))
     return (
-        trial("final", Stage.FINAL, ran, new=kept, risk="rounding"),
+        trial("final", Stage.FINAL, ran, new=choices, risk=Risk.ROUNDING),
         verdict(
             "final",
             Stage.FINAL,
             Decision.KEEP,
             "proven faster, and its losses stay inside the baseline's own band",
             speed=speed(ratio),
-            gate=gate(True, "rounding", why="largest distance 0.4 of the band"),
+            gate=gate(True, Risk("rounding"), why="largest distance 0.4 of the band"),
             pays_off=PaysOff(extra_seconds=13.4, steps=605, seconds=9.6),
         ),
     )
@@ -204,7 +204,7 @@ def attempts() -> tuple[tuple[Trial, Verdict], ...]:
             1.33,
             reject,
             "faster, but val_acc is worse by 0.021",
-            gate=gate(False, "numeric", why="val_acc 0.021 lower, margin 0.005"),
+            gate=gate(False, Risk("numeric"), why="val_acc 0.021 lower, margin 0.005"),
         ),
         tried(
             38,
@@ -214,7 +214,7 @@ def attempts() -> tuple[tuple[Trial, Verdict], ...]:
             unclear,
             "the sample is too small for an effect of 2 %",
             speed=speed(1.03, 0.06, more=5, smallest=1.07),
-            gate=gate(None, "rounding", why="one seed only", more=2),
+            gate=gate(None, Risk("rounding"), why="one seed only", more=2),
         ),
         tried(
             42, "resident-data", None, 1.0, reject, "the process ran out of memory", samples=out_of_memory, **NOTHING
@@ -242,7 +242,7 @@ def asked(**overrides: Any) -> TuneRequest:
     values: dict[str, Any] = {
         "command": COMMAND,
         "budget_seconds": 600.0,
-        "risk": "numeric",
+        "risk": Risk.NUMERIC,
         "metric": Metric(name="val_acc", pattern=r"val_acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None),
         "steps": None,
         "minimum": 1.02,
@@ -264,14 +264,19 @@ def tuning(pairs: tuple[tuple[Trial, Verdict], ...], **overrides: Any) -> TuneRe
         "versions": (("python", "3.11.7"), ("torch", "2.8.0"), ("hotlap", "0.1.0")),
         "candidates": tuple(
             Candidate(
-                entry=one.entry, code=CODES.get(one.entry, "X001"), value=one.value, risk="exact", most=0.7, why=""
+                entry=verdict.entry,
+                code=CODES.get(verdict.entry, "X001"),
+                value=verdict.value,
+                risk=Risk.EXACT,
+                most=0.7,
+                why="",
             )
-            for _, one in pairs
-            if one.stage == Stage.ALONE.value and one.entry
+            for _, verdict in pairs
+            if verdict.stage == Stage.ALONE and verdict.entry
         ),
         "not_tried": (("cuda-graphs", "needs a GPU"), ("tf32", "needs a GPU"), ("sample-cache", "no budget left")),
-        "trials": tuple(one for one, _ in pairs),
-        "verdicts": tuple(one for _, one in pairs),
+        "trials": tuple(trial for trial, _ in pairs),
+        "verdicts": tuple(verdict for _, verdict in pairs),
         "kept": (),
         "seconds": 552.0,
         "finished": True,
@@ -282,8 +287,8 @@ def tuning(pairs: tuple[tuple[Trial, Verdict], ...], **overrides: Any) -> TuneRe
 
 def faster(**overrides: Any) -> TuneRecord:
     last = final()
-    kept = {"kept": last[0].new, "speedup": last[1], "full_steps": 200_000}
-    return tuning((noise(), *attempts(), last), **kept | overrides)
+    result = {"kept": last[0].new, "speedup": last[1], "full_steps": 200_000}
+    return tuning((noise(), *attempts(), last), **result | overrides)
 
 
 def small() -> TuneRecord:
@@ -292,14 +297,14 @@ def small() -> TuneRecord:
 
 
 def no_speedup() -> TuneRecord:
-    return tuning((noise(), *attempts()[4:10]), asked=asked(metric=None, risk="exact"))
+    return tuning((noise(), *attempts()[4:10]), asked=asked(metric=None, risk=Risk.EXACT))
 
 
 def inconclusive() -> TuneRecord:
     ran, judged = final(1.03)
     unsure = replace(
         judged,
-        decision=Decision.INCONCLUSIVE.value,
+        decision=Decision.INCONCLUSIVE,
         why="the sample is too small for an effect of 2 %",
         speed=speed(1.03, 0.05, more=6),
         pays_off=None,
@@ -310,7 +315,7 @@ def inconclusive() -> TuneRecord:
 def fallen_apart() -> TuneRecord:
     ran, judged = final(1.3)
     why = "together they change the loss: 0.08 outside the band"
-    failed = replace(judged, decision=Decision.REJECT.value, why=why, gate=gate(False, "rounding", why=why))
+    failed = replace(judged, decision=Decision.REJECT, why=why, gate=gate(False, Risk("rounding"), why=why))
     return tuning((noise(), *attempts(), (ran, failed)), speedup=failed)
 
 
@@ -333,8 +338,8 @@ def one_process_each() -> TuneRecord:
 def not_a_number() -> TuneRecord:
     ran, judged = final()
     torn = tuple(
-        replace(one, losses=(*one.losses[:30], math.nan, *one.losses[31:])) if one.arm == "new" else one
-        for one in ran.samples
+        replace(sample, losses=(*sample.losses[:30], math.nan, *sample.losses[31:])) if sample.arm == "new" else sample
+        for sample in ran.samples
     )
     return tuning((noise(), (replace(ran, samples=torn), judged)), kept=ran.new, speedup=judged)
 

@@ -1,4 +1,4 @@
-"""A model run once more to prove something leaves no trace of it."""
+"""A rehearsal runs a model once more and leaves no trace of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INPUTS = torch.ones(4, 3)
 
 
 class Leaving(nn.Module):
-    """Everything a forward may leave behind, in ways that programs have."""
+    """The model's forward leaves behind everything that real programs do."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,7 @@ def drawn(model):
     return float(torch.rand((), generator=first)), second.random(), third.rand(), model.numpys.random()
 
 
-def test_nothing_is_left_behind(capfd):
+def test_a_rehearsal_leaves_nothing_behind(capfd):
     model, untouched = Leaving(), Leaving()
     codebook = model.codebook
     assert rehearse(torch, model, (INPUTS,), {}).kept
@@ -63,7 +63,7 @@ def test_nothing_is_left_behind(capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_what_another_thread_prints_is_not_lost(capsys):
+def test_output_of_another_thread_is_not_lost(capsys):
     class Waiting(nn.Linear):
         def forward(self, inputs):
             print("ours")
@@ -76,7 +76,7 @@ def test_what_another_thread_prints_is_not_lost(capsys):
     assert capsys.readouterr().out == "theirs\n"
 
 
-def test_a_container_that_is_filled_counts_as_kept():
+def test_filling_a_container_counts_as_keeping_a_result():
     class Filling(nn.Linear):
         def forward(self, inputs):
             self.features.append(inputs)
@@ -87,13 +87,13 @@ def test_a_container_that_is_filled_counts_as_kept():
     assert rehearse(torch, model, (INPUTS,), {}).kept
 
 
-@pytest.mark.parametrize(("one", "other"), [(True, False), (1, 2), ("a", "b"), (object(), object())])
-def test_another_value_may_take_another_way(one, other):
-    assert signature(torch, (INPUTS, one), {}) != signature(torch, (INPUTS, other), {})
-    assert signature(torch, (INPUTS, one), {}) == signature(torch, (INPUTS, one), {})
+@pytest.mark.parametrize(("first", "second"), [(True, False), (1, 2), ("a", "b"), (object(), object())])
+def test_another_value_may_take_another_way(first, second):
+    assert signature(torch, (INPUTS, first), {}) != signature(torch, (INPUTS, second), {})
+    assert signature(torch, (INPUTS, first), {}) == signature(torch, (INPUTS, first), {})
 
 
-def test_the_random_numbers_of_another_thread_are_not_taken_back():
+def test_refuses_to_rehearse_while_another_thread_runs():
     begin, end = threading.Event(), threading.Event()
 
     def draw():
@@ -110,10 +110,10 @@ def test_the_random_numbers_of_another_thread_are_not_taken_back():
     rehearse(torch, nn.Linear(3, 3), (INPUTS,), {})
 
 
-def test_threads_that_libraries_keep_or_that_have_no_work_are_no_obstacle():
+def test_idle_and_library_threads_are_no_obstacle():
     pool = ThreadPoolExecutor(1)
     pool.submit(print).result()
-    while why_not_alone() is not None:  # it has done its work, and is about to wait for more
+    while why_not_alone() is not None:  # the worker is about to wait for more
         time.sleep(0.01)
     bar = tqdm(total=3, file=sys.stderr)
     assert threading.active_count() > 1, "tqdm watches its bars"

@@ -1,4 +1,4 @@
-"""What stands between an entry and the user's program: whose error it is, how often the call is made, the way back."""
+"""A site stands between an entry and the user's program: it attributes errors, makes each call once, and undoes all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hotlap.runtime.site import Site
 
 
 class Machine:
-    """Someone else's class."""
+    """This class belongs to the program."""
 
     calls = 0
 
@@ -49,13 +49,13 @@ def pass_on(original, instance, args, kwargs):
     return original(*args, **kwargs)
 
 
-def test_a_stand_in_may_change_arguments_and_outcome(site):
+def test_a_stand_in_may_change_arguments_and_result(site):
     site.replace(Machine, "work", lambda original, instance, args, kwargs: original(args[0] + 1, factor=10) + 1)
     assert Machine().work(2) == 31
     assert Machine.calls == 1
 
 
-def test_a_function_of_a_module_has_no_instance(site):
+def test_a_module_level_function_has_no_instance(site):
     import math
 
     seen = []
@@ -64,7 +64,7 @@ def test_a_function_of_a_module_has_no_instance(site):
     assert seen == [None]
 
 
-def test_a_call_that_does_not_concern_the_entry_passes_it_by(site):
+def test_calls_that_do_not_concern_the_entry_bypass_it(site):
     seen = []
 
     def twice(original, instance, args, kwargs):
@@ -77,12 +77,12 @@ def test_a_call_that_does_not_concern_the_entry_passes_it_by(site):
     assert seen == [ours]
 
 
-def test_where_nobody_knows_whether_it_concerns_the_entry_the_call_is_the_programs(site):
+def test_a_call_of_unknown_relevance_bypasses_the_entry(site):
     site.replace(Machine, "work", lambda original, *given: 0, concerns=lambda machine: 1 / 0)
     assert Machine().work(3) == 3
 
 
-def test_an_error_of_the_user_passes_through_and_the_entry_stays(site):
+def test_a_users_error_passes_through_and_the_entry_stays(site):
     site.replace(Machine, "work", pass_on)
     site.applied("it works")
     with pytest.raises(ValueError, match="below zero"):
@@ -91,7 +91,7 @@ def test_an_error_of_the_user_passes_through_and_the_entry_stays(site):
     assert site.outcome.status == "applied"
 
 
-def test_an_entry_that_fails_before_the_call_is_withdrawn_and_the_call_goes_on(site):
+def test_an_entry_that_fails_before_the_call_is_withdrawn_and_the_call_still_runs(site):
     def fails(original, instance, args, kwargs):
         raise RuntimeError("planted")
 
@@ -104,7 +104,7 @@ def test_an_entry_that_fails_before_the_call_is_withdrawn_and_the_call_goes_on(s
     assert Machine().work(4) == 4
 
 
-def test_an_entry_that_fails_after_the_call_does_not_make_it_twice(site):
+def test_an_entry_that_fails_after_the_call_does_not_repeat_it(site):
     def fails(original, instance, args, kwargs):
         original(*args, **kwargs)
         raise RuntimeError("planted")
@@ -115,7 +115,7 @@ def test_an_entry_that_fails_after_the_call_does_not_make_it_twice(site):
     assert site.outcome.status == "withdrawn"
 
 
-def test_an_entry_that_fails_over_the_error_of_the_user_lets_that_one_through(site):
+def test_an_entry_that_fails_on_a_users_error_lets_that_error_through(site):
     def fails(original, instance, args, kwargs):
         try:
             return original(*args, **kwargs)
@@ -129,7 +129,7 @@ def test_an_entry_that_fails_over_the_error_of_the_user_lets_that_one_through(si
     assert site.outcome.status == "withdrawn"
 
 
-def test_a_call_that_failed_because_the_entry_changed_it_is_made_as_it_was_meant(site):
+def test_a_call_that_fails_because_of_the_entry_is_repeated_unchanged(site):
     def bends(original, instance, args, kwargs):
         try:
             return original(-1)
@@ -141,7 +141,7 @@ def test_a_call_that_failed_because_the_entry_changed_it_is_made_as_it_was_meant
     assert site.outcome.status == "withdrawn"
 
 
-def test_ctrl_c_in_the_call_is_nobodys_failure(site):
+def test_ctrl_c_during_a_call_is_not_a_failure_of_the_entry(site):
     def interrupted(original, instance, args, kwargs):
         raise KeyboardInterrupt
 
@@ -152,27 +152,27 @@ def test_ctrl_c_in_the_call_is_nobodys_failure(site):
     assert site.outcome.status == "applied"
 
 
-def test_a_subscriber_that_fails_withdraws_its_entry_only():
-    one, other = site_of(), site_of()
-    other.seams = one.seams
+def test_a_failing_subscriber_withdraws_only_its_entry():
+    failing, other = site_of(), site_of()
+    other.seams = failing.seams
     seen = []
-    one.before(one.seams.backward, lambda *_: 1 / 0)
-    other.before(other.seams.backward, lambda *what: seen.append(what))
-    one.seams.backward.around(lambda: None, None, (), {})
-    one.seams.backward.around(lambda: None, None, (), {})
-    assert one.outcome.status == "withdrawn"
-    assert "ZeroDivisionError" in one.outcome.why
+    failing.before(failing.seams.backward, lambda *_: 1 / 0)
+    other.before(other.seams.backward, lambda *call: seen.append(call))
+    failing.seams.backward.around(lambda: None, None, (), {})
+    failing.seams.backward.around(lambda: None, None, (), {})
+    assert failing.outcome.status == "withdrawn"
+    assert "ZeroDivisionError" in failing.outcome.why
     assert len(seen) == 2
 
 
-def test_under_strict_the_entry_s_error_is_raised():
+def test_strict_mode_raises_an_entrys_error():
     site = site_of(strict=True)
     site.stand_in(site.seams.backward, lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         site.seams.backward.around(lambda: None, None, (), {})
 
 
-def test_two_stand_ins_stand_around_each_other_and_leave_in_any_order():
+def test_two_stand_ins_nest_and_can_be_removed_in_any_order():
     outer, inner = site_of(), site_of()
     before = dict(vars(Machine))
     inner.replace(Machine, "work", lambda original, instance, args, kwargs: original(*args) + 1)
@@ -186,7 +186,7 @@ def test_two_stand_ins_stand_around_each_other_and_leave_in_any_order():
     }
 
 
-def test_what_was_applied_once_stays_said():
+def test_an_applied_outcome_stays_reported():
     site = site_of()
     assert site.outcome.status == "no effect"
     assert site.outcome.why == "the moment it waits for never came"
@@ -206,8 +206,8 @@ class Unhashable:
     number: int
 
 
-def test_an_object_is_seen_for_the_first_time_once_also_when_unhashable_or_equal_to_another(site):
-    one, twin = Unhashable(1), Unhashable(1)
-    assert site.first_sight(one)
-    assert not site.first_sight(one)
+def test_first_sight_is_by_identity_even_for_unhashable_or_equal_objects(site):
+    first, twin = Unhashable(1), Unhashable(1)
+    assert site.first_sight(first)
+    assert not site.first_sight(first)
     assert site.first_sight(twin)

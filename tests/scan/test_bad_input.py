@@ -25,8 +25,8 @@ def project(tmp_path, monkeypatch):
         ("binary.py", b"\x7fELF\x00\x00\x01", "binary.py: is binary"),
         ("latin.py", "x = 'größe'\n".encode("latin-1"), "latin.py: is binary or not in the encoding"),
         ("made.py", b"x = [\n" + b"    1,\n" * 800_000 + b"]\n", "made.py: 5.6 MB; files above 2 MB"),
-        ("book.ipynb", b'{"nbformat": 3, "worksheets": []}', "book.ipynb: is no notebook of Jupyter 4"),
-        ("book.ipynb", b"[]", "book.ipynb: is no notebook"),
+        ("book.ipynb", b'{"nbformat": 3, "worksheets": []}', "book.ipynb: is not a notebook of Jupyter 4"),
+        ("book.ipynb", b"[]", "book.ipynb: is not a notebook"),
     ],
 )
 def test_a_file_that_cannot_be_scanned_is_told_once(project, name, content, reason):
@@ -45,7 +45,7 @@ def test_links_in_circles(project):
     (project / "self.py").symlink_to(project / "self.py")
     code, text = scan(*TWO)
     assert code == 1
-    assert "here: a link back to a folder it is in; not followed" in text
+    assert "here: a link to a folder that contains it; not followed" in text
     assert "self.py: cannot be read" in text
     assert text.count("train.py:9:") == 1
 
@@ -57,7 +57,7 @@ def test_an_empty_tree(project):
 
 def notebook(*cells: str) -> str:
     kinds = [{"cell_type": "markdown", "source": ["# A model"]}]
-    kinds += [{"cell_type": "code", "source": one.splitlines(keepends=True), "outputs": []} for one in cells]
+    kinds += [{"cell_type": "code", "source": cell.splitlines(keepends=True), "outputs": []} for cell in cells]
     return json.dumps({"nbformat": 4, "cells": kinds})
 
 
@@ -99,5 +99,5 @@ def test_a_bug_in_a_rule_is_told_and_hides_no_other_rule(project, monkeypatch):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     code, text = scan("--no-cache", *TWO)
     assert code == 1
-    assert "train.py: H201: a bug of hotlap, please report it: ZeroDivisionError: oh" in text
+    assert "train.py: H201: a bug in hotlap, please report it: ZeroDivisionError: oh" in text
     assert "H101" in text

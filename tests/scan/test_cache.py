@@ -83,8 +83,8 @@ def test_a_file_around_the_scanned_one_counts(project, scans):
 @pytest.mark.parametrize("rubbish", [b"", b"{", b'{"findings": 3}', b"\xff\xfe", b"null"])
 def test_what_was_damaged_is_made_again(project, scans, rubbish):
     first = scan(*TWO)
-    (kept,) = (store.home() / "scan").glob("*.json")
-    kept.write_bytes(rubbish)
+    (saved,) = (store.home() / "scan").glob("*.json")
+    saved.write_bytes(rubbish)
     assert scan(*TWO) == first
     assert len(scans) == 2
     assert scan(*TWO) == first
@@ -102,7 +102,7 @@ def test_only_so_much_is_kept(tmp_path, monkeypatch):
         cache.save(tmp_path / "few", f"{number}", Scan(()))
     assert len(list((tmp_path / "few").glob("*.json"))) == 16
     assert cache.load(tmp_path / "few", "29") == Scan(())
-    monkeypatch.setattr(cache, "_LARGEST", 100)
+    monkeypatch.setattr(cache, "_MAX_BYTES", 100)
     for number in range(5):
         cache.save(tmp_path / "small", f"{number}", Scan(()))
     assert [path.name for path in (tmp_path / "small").glob("*.json")] == ["4.json"]
@@ -116,10 +116,10 @@ def test_many_at_once_leave_whole_results(project):
             cache.save(folder, f"{number % 3}", Scan(()))
 
     threads = [threading.Thread(target=save) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert sorted(path.name for path in folder.iterdir()) == ["0.json", "1.json", "2.json"]
     assert all(cache.load(folder, name) == Scan(()) for name in "012")
 
@@ -128,11 +128,11 @@ def test_all_cores_find_what_one_finds(project, monkeypatch):
     from hotlap.analysis.parse import files
     from hotlap.scanning import FindingFilter, crew
 
-    monkeypatch.setattr(crew, "_ALONE", 0)
+    monkeypatch.setattr(crew, "_MIN_PARALLEL_BYTES", 0)
     sources, _ = files.discover(["."])
     wanted = FindingFilter(select=("H101", "H201"))
     assert crew.scan(sources, wanted, cores=3) == crew.scan(sources, wanted, cores=1)
-    monkeypatch.setattr(crew, "_KEPT", 0)  # no room for trees: parsed again
+    monkeypatch.setattr(crew, "_MAX_TREE_BYTES", 0)  # no room for trees: parsed again
     assert crew.scan(sources, wanted, cores=1) == crew.scan(sources, wanted, cores=2)
 
 
@@ -144,6 +144,6 @@ def test_a_process_that_is_killed_costs_time_and_no_findings(project, monkeypatc
 
     sources, _ = files.discover(["."])
     expected = crew.scan(sources, FindingFilter(), cores=1)
-    monkeypatch.setattr(crew, "_ALONE", 0)
+    monkeypatch.setattr(crew, "_MIN_PARALLEL_BYTES", 0)
     monkeypatch.setattr(crew, "_work", lambda line, work: os._exit(9))
     assert crew.scan(sources, FindingFilter(), cores=2) == expected

@@ -63,7 +63,7 @@ def test_the_fix_makes_what_the_card_says(code):
 
 def test_codes_and_names_are_unique_and_those_of_the_entry():
     names = [patterns.pattern(path.parent) for path in sorted(patterns.FOLDER.glob("*/card.md"))]
-    assert len({one.code for one in names}) == len(names) == len({one.name for one in names})
+    assert len({pattern.code for pattern in names}) == len(names) == len({pattern.name for pattern in names})
     for name, entry in catalog.entries().items():
         about = patterns.pattern(patterns.FOLDER / name.replace("-", "_"))
         assert (about.name, about.code) == (name, entry.code)

@@ -27,7 +27,7 @@ def test_findings_come_with_place_reason_evidence_and_repair():
     assert "train.py:9:18 H201 item-in-loop: `loss.item()` waits for the device every batch" in text
     assert "every batch: train.py:5 training loop (high confidence)" in text
     assert "read `total` once after the loop (--fix repairs it)" in text
-    assert "2 findings in 1 file. Repaired are 2 by --fix." in text
+    assert "2 findings in 1 file. Repairable: 2 by --fix." in text
 
 
 def test_nothing_found_is_success(project):
@@ -41,9 +41,9 @@ def test_nothing_found_is_success(project):
         (["nowhere"], "nowhere does not exist"),
         (["--select", "X999"], "no rule is called X999"),
         (["--baseline", "no.json", "train.py"], "--baseline no.json --write-baseline"),
-        (["--unsafe"], "--unsafe goes with --fix or --diff"),
-        (["--fix", "--write-baseline"], "one after the other"),
-        (["--statistics", "--format", "sarif"], "as text or json"),
+        (["--unsafe"], "--unsafe needs --fix or --diff"),
+        (["--fix", "--write-baseline"], "repair first, then write the baseline"),
+        (["--statistics", "--format", "sarif"], "--format text or json"),
     ],
 )
 def test_what_is_asked_wrongly_is_exit_code_two(arguments, why):
@@ -122,7 +122,7 @@ def test_github_annotations_json_markdown_and_counts():
     text = scan("--format", "github", *TWO)[1]
     assert text.startswith("::warning file=train.py,line=9,endLine=9,col=18,endColumn=29,title=H201 item-in-loop::")
     record = json.loads(scan("--format", "json", *TWO)[1])
-    assert [one["code"] for one in record["findings"]] == ["H201", "H101"]
+    assert [finding["code"] for finding in record["findings"]] == ["H201", "H101"]
     assert record["findings"][0]["why"][0]["text"] == "training loop"
     assert "| `train.py:9` | H201 item-in-loop:" in scan("--format", "markdown", *TWO)[1]
     assert "     1  H201  item-in-loop\n" in scan("--statistics")[1]
@@ -161,6 +161,18 @@ def test_only_uncertain_findings_need_pedantic(project):
     )
     assert scan("--select", "H201")[0] == 0
     assert scan("--select", "H201", "--pedantic")[0] == 1
+
+
+def test_rules_that_never_spoke_need_preview_or_their_name(project):
+    (project / "train.py").write_text(
+        "import torch\nloader = torch.utils.data.DataLoader(data, batch_size=4, non_blocking=True)\n"
+    )
+    assert "D201" not in scan("--select", "D")[1]
+    for named in (("--select", "D", "--preview"), ("--select", "D201"), ("--select", "loader-rejects")):
+        assert "D201 loader-rejects" in scan(*named)[1]
+    (project / "pyproject.toml").write_text("[tool.hotlap]\npreview = true\n")
+    assert "D201 loader-rejects" in scan("--select", "D")[1]
+    assert scan("--select", "nothing")[0] == 2
 
 
 def test_help_and_scan_import_neither_torch_nor_the_other_verbs():

@@ -21,7 +21,7 @@ def found(case: Case) -> set[tuple[str, int]]:
     ]
     result = scanning.scan(sources, FindingFilter(select=(case.code,)))
     assert not result.unread
-    return {(one.path, one.line) for one in result.findings}
+    return {(finding.path, finding.line) for finding in result.findings}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

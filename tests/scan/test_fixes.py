@@ -117,7 +117,7 @@ def trained(text: str) -> tuple[object, list]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(compile(text, "train.py", "exec"), space)
-    return space["losses"], [one.tolist() for one in space_model(space).parameters()]
+    return space["losses"], [parameter.tolist() for parameter in space_model(space).parameters()]
 
 
 def space_model(space: dict) -> torch.nn.Module:
@@ -127,14 +127,14 @@ def space_model(space: dict) -> torch.nn.Module:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_safe_fixes_leave_every_loss_and_weight_as_it_was(name):
     text = HEAD + PROGRAMS[name]
-    fixed = repair_text(text, FindingFilter(), unsafe=False)
+    fixed = repair_text(text, FindingFilter(preview=True), unsafe=False)
     assert fixed != text
     assert trained(fixed) == trained(text.replace(f", {REFUSED}", ""))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unsafe_fixes_leave_a_program_that_trains(name):
-    fixed = repair_text(HEAD + PROGRAMS[name], FindingFilter(ignore=("D1",)), unsafe=True)
+    fixed = repair_text(HEAD + PROGRAMS[name], FindingFilter(ignore=("D1",), preview=True), unsafe=True)
     losses, _ = trained(fixed)
     expected, _ = trained((HEAD + PROGRAMS[name]).replace(f", {REFUSED}", ""))
     assert len(losses) == len(expected)
@@ -142,25 +142,31 @@ def test_unsafe_fixes_leave_a_program_that_trains(name):
 
 
 def flat(losses: list) -> torch.Tensor:
-    return torch.tensor([float(value) for one in losses for value in (one if isinstance(one, list | tuple) else [one])])
+    return torch.tensor(
+        [float(value) for loss in losses for value in (loss if isinstance(loss, list | tuple) else [loss])]
+    )
 
 
 @pytest.mark.parametrize("unsafe", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_second_fix_changes_nothing_and_nothing_fixable_is_left(name, unsafe):
-    fixed = repair_text(HEAD + PROGRAMS[name], FindingFilter(), unsafe)
+    fixed = repair_text(HEAD + PROGRAMS[name], FindingFilter(preview=True), unsafe)
     ast.parse(fixed)
-    assert repair_text(fixed, FindingFilter(), unsafe) == fixed
+    assert repair_text(fixed, FindingFilter(preview=True), unsafe) == fixed
     allowed = {"safe", "unsafe"} if unsafe else {"safe"}
-    assert not [one for one in scan_text(fixed, FindingFilter()).findings if one.applicability in allowed]
+    assert not [
+        finding
+        for finding in scan_text(fixed, FindingFilter(preview=True)).findings
+        if finding.applicability in allowed
+    ]
 
 
 def test_comments_and_layout_stay():
     fixed = repair_text(HEAD + LISTED, FindingFilter(pedantic=True), unsafe=False)
     assert "    shuffle=True,  # as always\n    pin_memory=True,\n)" in fixed
-    assert "# the order is drawn anew" in repair_text(HEAD + PLAIN, FindingFilter(), unsafe=False)
-    kept = [line for line in (HEAD + LISTED).splitlines() if line not in fixed.splitlines()]
-    assert all("criterion" in line or "zeros" in line or ".to(" in line or "item" in line for line in kept)
+    assert "# the order is drawn anew" in repair_text(HEAD + PLAIN, FindingFilter(preview=True), unsafe=False)
+    removed = [line for line in (HEAD + LISTED).splitlines() if line not in fixed.splitlines()]
+    assert all("criterion" in line or "zeros" in line or ".to(" in line or "item" in line for line in removed)
 
 
 def test_a_value_that_is_needed_at_once_is_left_where_it_is():

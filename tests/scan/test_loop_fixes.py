@@ -40,7 +40,7 @@ def test_what_is_kept_loses_its_graph_and_the_training_stays_as_it_was():
     assert trained(after) == trained(HEAD + KEPT)
     space: dict = {}
     exec(compile(after, "train.py", "exec"), space)
-    assert not any(one.requires_grad for one in space["kept"])
+    assert not any(loss.requires_grad for loss in space["kept"])
 
 
 def test_a_dictionary_that_is_kept_is_shown_and_left_as_it_is():
@@ -49,7 +49,9 @@ def test_a_dictionary_that_is_kept_is_shown_and_left_as_it_is():
         "    def training_step(self, batch, number):\n        loss = self.elbo(batch)\n"
         '        result = {"loss": loss}\n        self.results.append(result)\n        return result\n'
     )
-    assert [one.applicability for one in scan_text(text, FindingFilter(select=("H223",))).findings] == ["display-only"]
+    assert [finding.applicability for finding in scan_text(text, FindingFilter(select=("H223",))).findings] == [
+        "display-only"
+    ]
     assert fixed(text, "H223") == text
 
 
@@ -166,4 +168,4 @@ def test_a_property_with_a_setter_is_two_functions_of_one_name():
         "            if kernel.shape:\n                model(x).mean().backward()\n            optimizer.step()\n"
         "        torch.save(model.state_dict(), 'last.pt')\n"
     )
-    assert {one.code for one in scan_text(text, FindingFilter(select=("H205", "H224"))).findings} == {"H224"}
+    assert {finding.code for finding in scan_text(text, FindingFilter(select=("H205", "H224"))).findings} == {"H224"}

@@ -48,14 +48,14 @@ def check(value: Any, kind: Any, where: str = "$") -> None:
         assert type(value) is kind, where
     elif isinstance(kind, list):
         assert type(value) is list, where
-        for number, one in enumerate(value):
-            check(one, kind[0], f"{where}[{number}]")
+        for number, item in enumerate(value):
+            check(item, kind[0], f"{where}[{number}]")
     else:
         required, others = kind
         assert type(value) is dict, where
         assert set(required) <= set(value) <= {*required, *others}, f"{where} has {sorted(value)}"
-        for name, one in value.items():
-            check(one, {**required, **others}[name], f"{where}.{name}")
+        for name, item in value.items():
+            check(item, {**required, **others}[name], f"{where}.{name}")
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_results_have_rules_levels_places_and_fingerprints():
         region = place["physicalLocation"]["region"]
         assert all(value >= 1 for value in region.values())
         assert (region["endLine"], region["endColumn"]) > (region["startLine"], region["startColumn"])
-    prints = [one["partialFingerprints"]["primaryLocationLineHash"] for one in run["results"]]
+    prints = [result["partialFingerprints"]["primaryLocationLineHash"] for result in run["results"]]
     assert len(set(prints)) == 2
 
 
@@ -109,7 +109,7 @@ def test_places_are_relative_to_the_repository_wherever_hotlap_is_started():
     assert place == {"uri": "a%20b/gr%C3%B6%C3%9Fe.py", "uriBaseId": "%SRCROOT%"}
     assert "%SRCROOT%" in run["originalUriBaseIds"]
     chain = run["results"][0]["relatedLocations"]
-    assert [one["id"] for one in chain] == list(range(len(chain)))
+    assert [location["id"] for location in chain] == list(range(len(chain)))
     assert chain[0]["physicalLocation"]["artifactLocation"] == place
 
 
@@ -121,7 +121,7 @@ def test_what_could_not_be_scanned_is_a_notification():
 
 def test_fingerprints_stay_when_lines_move_and_tell_equal_lines_apart(project):
     def prints() -> list[str]:
-        return [one["partialFingerprints"]["primaryLocationLineHash"] for one in run_of(*TWO)["results"]]
+        return [result["partialFingerprints"]["primaryLocationLineHash"] for result in run_of(*TWO)["results"]]
 
     before = prints()
     file = project / "a b" / "größe.py"

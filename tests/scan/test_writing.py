@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hotlap.analysis.parse import files
-from hotlap.scanning import FindingFilter, repair
+from hotlap.scanning import FindingFilter, repairs
 from tests.scan.command import PROGRAM, TWO, scan
 
 
@@ -58,10 +58,10 @@ def test_a_write_that_fails_leaves_the_old_file(project, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(repair.os, "fsync", full)
+    monkeypatch.setattr(repairs.os, "fsync", full)
     code, text = scan("--fix", *TWO)
     assert code == 2
-    assert "No space left on device; it is as it was" in text
+    assert "No space left on device; nothing in it was changed" in text
     assert (project / "train.py").read_text() == PROGRAM
     assert left_behind(project) == []
 
@@ -71,20 +71,20 @@ def test_an_interrupted_write_leaves_the_old_file(project, monkeypatch):
         raise KeyboardInterrupt
 
     sources, _ = files.discover(["train.py"])
-    (one,), _ = repair.repair(sources, FindingFilter(select=("H101",)), unsafe=False)
-    monkeypatch.setattr(repair.os, "fsync", interrupted)
+    (repaired,), _ = repairs.repair(sources, FindingFilter(select=("H101",)), unsafe=False)
+    monkeypatch.setattr(repairs.os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        repair.write(one)
+        repairs.write(repaired)
     assert (project / "train.py").read_text() == PROGRAM
     assert left_behind(project) == []
 
 
 def test_a_file_that_was_changed_meanwhile_is_left_alone(project, monkeypatch):
-    real = repair.write
+    real = repairs.write
 
-    def slow(one):
+    def slow(repaired):
         (project / "train.py").write_text("# mine\n" + PROGRAM)
-        real(one)
+        real(repaired)
 
     monkeypatch.setattr("hotlap.scanning.write", slow)
     code, text = scan("--fix", *TWO)
@@ -94,7 +94,7 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(project, monkeypatch):
 
 
 def test_a_read_only_file_is_left_alone(project, monkeypatch):
-    monkeypatch.setattr(repair.os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(repairs.os, "access", lambda path, mode: mode != os.W_OK)
     code, text = scan("--fix", *TWO)
     assert code == 2
     assert "read-only" in text

@@ -43,20 +43,20 @@ def entered(tmp_path):
         return agent
 
     yield enter
-    for one in opened:
-        if isinstance(one, Seams):
-            one.close()
-        elif one._stopper is not None:
-            one._stopper.remove()
+    for opening in opened:
+        if isinstance(opening, Seams):
+            opening.close()
+        elif opening._stopper is not None:
+            opening._stopper.remove()
     metric.take_to(None)
 
 
-def told(folder) -> ProcessReport:
+def report_of(folder) -> ProcessReport:
     (path,) = folder.glob("told-*.json")
     return from_json(ProcessReport, path.read_text(), str(path))
 
 
-def train(steps, optimizers=1, loader=False, each=lambda step: None):
+def train(steps, optimizers=1, loader=False, after_step=lambda step: None):
     """Losses as the program sees them, one sum a step."""
     torch.manual_seed(0)
     models = [nn.Linear(4, 1) for _ in range(optimizers)]
@@ -75,7 +75,7 @@ def train(steps, optimizers=1, loader=False, each=lambda step: None):
             stepper.step()
             total += loss.detach().item()
         losses.append(total)
-        each(step)
+        after_step(step)
     return losses
 
 
@@ -86,25 +86,25 @@ def test_a_step_is_what_the_user_counts_with_and_without_a_loader(optimizers, lo
     losses = train(20, optimizers, loader)
     agent.process_ends()
 
-    assert len(told(tmp_path).ends) == 20
-    assert told(tmp_path).losses == tuple(losses)
-    assert not told(tmp_path).done
+    assert len(report_of(tmp_path).ends) == 20
+    assert report_of(tmp_path).losses == tuple(losses)
+    assert not report_of(tmp_path).done
 
 
-def test_the_program_is_ended_after_the_steps_asked_for(entered, tmp_path):
+def test_the_program_is_ended_after_the_requested_steps(entered, tmp_path):
     entered(steps=12)
     seen = []
     with pytest.raises(WindowComplete):
-        train(100, each=seen.append)
+        train(100, after_step=seen.append)
 
-    assert told(tmp_path).done
-    assert len(told(tmp_path).ends) == 12
+    assert report_of(tmp_path).done
+    assert len(report_of(tmp_path).ends) == 12
     assert len(seen) == 12, "one step further, whose end is where it stops"
-    assert list(told(tmp_path).ends) == sorted(told(tmp_path).ends)
-    assert 0 < told(tmp_path).began <= told(tmp_path).ends[0]
+    assert list(report_of(tmp_path).ends) == sorted(report_of(tmp_path).ends)
+    assert 0 < report_of(tmp_path).began <= report_of(tmp_path).ends[0]
 
 
-def test_what_a_scaler_leaves_out_is_a_step_all_the_same(entered, tmp_path):
+def test_a_step_skipped_by_the_scaler_still_counts(entered, tmp_path):
     agent = entered(steps=100)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     model = nn.Linear(2, 1)
@@ -117,9 +117,9 @@ def test_what_a_scaler_leaves_out_is_a_step_all_the_same(entered, tmp_path):
         scaler.update()
     agent.process_ends()
 
-    assert len(told(tmp_path).ends) == 6
-    kept = json.loads(next(tmp_path.glob("told-*.json")).read_text())["losses"]
-    assert [index for index, one in enumerate(kept) if one == "nan"] == [2]
+    assert len(report_of(tmp_path).ends) == 6
+    losses = json.loads(next(tmp_path.glob("told-*.json")).read_text())["losses"]
+    assert [index for index, loss in enumerate(losses) if loss == "nan"] == [2]
 
 
 def test_several_backwards_of_one_step_are_one_loss(entered, tmp_path):
@@ -134,10 +134,10 @@ def test_several_backwards_of_one_step_are_one_loss(entered, tmp_path):
     agent.process_ends()
 
     whole = model(torch.ones(1, 2)).square().sum().item()
-    assert told(tmp_path).losses == pytest.approx([whole] * 3)
+    assert report_of(tmp_path).losses == pytest.approx([whole] * 3)
 
 
-def test_a_nudged_baseline_starts_alike_and_parts_by_a_rounding(entered, tmp_path):
+def test_a_nudged_baseline_starts_equal_and_diverges_by_a_rounding(entered, tmp_path):
     plain = train(10)
     agent = entered(steps=100, nudge=2.0**-23)
     nudged = train(10)
@@ -148,24 +148,24 @@ def test_a_nudged_baseline_starts_alike_and_parts_by_a_rounding(entered, tmp_pat
     assert nudged == pytest.approx(plain, rel=1e-5)
 
 
-def test_metrics_the_program_tells_are_read_at_their_step(entered, tmp_path):
+def test_metrics_reported_by_the_program_are_recorded_with_their_step(entered, tmp_path):
     agent = entered(steps=100, metric="acc")
 
-    def each(step):
+    def after_step(step):
         hotlap.metric("acc", torch.tensor(step / 10))
         hotlap.metric("other", 1.0)
 
-    train(3, each=each)
+    train(3, after_step=after_step)
     agent.process_ends()
 
-    assert [(one.name, one.step, one.value) for one in told(tmp_path).readings] == [
+    assert [(reading.name, reading.step, reading.value) for reading in report_of(tmp_path).readings] == [
         ("acc", 1, 0.0),
         ("acc", 2, pytest.approx(0.1)),
         ("acc", 3, pytest.approx(0.2)),
     ]
 
 
-def test_a_metric_outside_a_tune_is_not_even_looked_at():
+def test_a_metric_outside_a_tune_is_never_evaluated():
     class Untouchable:
         def __float__(self):
             raise AssertionError("read")
@@ -173,28 +173,28 @@ def test_a_metric_outside_a_tune_is_not_even_looked_at():
     hotlap.metric("acc", Untouchable())
 
 
-def test_scalars_of_tensorboard_are_read_as_they_are_written(entered, tmp_path):
+def test_tensorboard_scalars_are_recorded_as_they_are_written(entered, tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     agent = entered(steps=100, tag="val/acc")
     with SummaryWriter(tmp_path / "board") as writer:
-        train(2, each=lambda step: writer.add_scalar("val/acc", 0.5 + step, step))
+        train(2, after_step=lambda step: writer.add_scalar("val/acc", 0.5 + step, step))
         writer.add_scalar("other", 9.0)
     agent.process_ends()
 
-    assert [(one.name, one.step, one.value) for one in told(tmp_path).readings] == [
+    assert [(reading.name, reading.step, reading.value) for reading in report_of(tmp_path).readings] == [
         ("val/acc", 1, 0.5),
         ("val/acc", 2, 1.5),
     ]
 
 
-def test_it_goes_on_past_the_steps_until_the_metric_was_read(entered, tmp_path):
+def test_the_program_continues_past_the_steps_until_the_metric_is_read(entered, tmp_path):
     entered(steps=5, readings=1, metric="acc")
     with pytest.raises(WindowComplete):
-        train(100, each=lambda step: hotlap.metric("acc", 1.0) if step == 20 else None)
+        train(100, after_step=lambda step: hotlap.metric("acc", 1.0) if step == 20 else None)
 
-    assert len(told(tmp_path).ends) == 21
-    assert len(told(tmp_path).readings) == 1
+    assert len(report_of(tmp_path).ends) == 21
+    assert len(report_of(tmp_path).readings) == 1
 
 
 class Clock:
@@ -254,7 +254,7 @@ def on_a_device(entered, monkeypatch):
     return enter
 
 
-def test_on_a_device_short_steps_are_timed_by_its_own_clock_at_many_moments(on_a_device):
+def test_short_steps_on_a_device_are_timed_by_its_own_clock(on_a_device):
     agent, clock = on_a_device(steps=480)
     with pytest.raises(WindowComplete):
         train(600)
@@ -262,11 +262,11 @@ def test_on_a_device_short_steps_are_timed_by_its_own_clock_at_many_moments(on_a
 
     assert 40 <= len(marks) <= 60, "enough for a dozen blocks, too few to slow the steps down"
     assert marks[-1].steps == 480, "to the last step"
-    assert all(one.seconds == pytest.approx((one.steps - marks[0].steps) / 1000) for one in marks)
+    assert all(mark.seconds == pytest.approx((mark.steps - marks[0].steps) / 1000) for mark in marks)
     assert set(clock.recorded) == {"stream of cuda:1"}, "the one that trains, whichever is current"
 
 
-def test_a_limit_of_device_memory_is_torch_s_to_keep(on_a_device):
+def test_torch_enforces_the_limit_of_device_memory(on_a_device):
     _, clock = on_a_device(steps=30, device_mb=250.0)
     train(3)
 

@@ -48,7 +48,7 @@ def started(monkeypatch):
     return typed
 
 
-def test_what_the_words_mean(started):
+def test_options_are_parsed(started):
     options = started(
         "--budget", "90s", "--risk", "numeric", "--min-effect", "5%", "--steps", "40", *COMMAND, "--lr", "1"
     )
@@ -69,7 +69,7 @@ def test_what_the_words_mean(started):
         ("val_acc", "val_acc", None, None),
     ],
 )
-def test_the_three_kinds_of_metric(text, name, pattern, tag, started):
+def test_a_metric_is_named_by_pattern_tensorboard_tag_or_name(text, name, pattern, tag, started):
     found = started("--metric", text, "--higher-is-better", *COMMAND).metric
 
     assert (found.name, found.pattern, found.tag, found.higher_is_better) == (name, pattern, tag, True)
@@ -82,20 +82,20 @@ def test_the_three_kinds_of_metric(text, name, pattern, tag, started):
         (["--min-effect", "2", *COMMAND], "write 3%"),
         (["--min-effect", "0%", *COMMAND], "write 2%"),
         (["--memory", "lots", *COMMAND], "write 500M or 16G"),
-        (["--metric", "acc: [0-9.]+", *COMMAND], "must be in a group"),
-        (["--metric", "acc: ([0-9.+", *COMMAND], "not a pattern"),
+        (["--metric", "acc: [0-9.]+", *COMMAND], "put the value in a group"),
+        (["--metric", "acc: ([0-9.+", *COMMAND], "not a regular expression"),
         (["--higher-is-better", *COMMAND], "needs --metric"),
         ([], "give the training command"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(words, said, started):
+def test_rejects_malformed_options(words, said, started):
     done = started(*words)
 
     assert done.exit_code == 2
     assert said in done.output
 
 
-def test_the_newest_unfinished_tune_of_a_command_is_gone_on_with(tmp_path):
+def test_the_newest_unfinished_tune_of_a_command_is_resumed(tmp_path):
     first, last = begun(tmp_path, candidate("gc-pauses")), begun(tmp_path)
     assert tuning.unfinished(None, tmp_path).id == last.id
     go_on(last, ScriptedRunner(gains()), tmp_path)
@@ -106,13 +106,13 @@ def test_the_newest_unfinished_tune_of_a_command_is_gone_on_with(tmp_path):
         tuning.unfinished(("python", "other.py"), tmp_path)
 
 
-def test_a_tune_of_other_source_code_is_not_gone_on_with(tmp_path, monkeypatch):
+def test_does_not_resume_a_tune_of_other_source_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = begun(tmp_path / "kept")
-    with pytest.raises(ResumeRefused, match=r"source code has changed.*start anew: hotlap tune python train.py"):
+    with pytest.raises(ResumeRefused, match=r"source code has changed.*start over: hotlap tune python train.py"):
         resume(run)
     monkeypatch.chdir(tmp_path / "kept")
-    with pytest.raises(ResumeRefused, match=rf"go on there: cd {tmp_path}"):
+    with pytest.raises(ResumeRefused, match=rf"resume it there: cd {tmp_path}"):
         resume(run)
 
 
@@ -127,42 +127,42 @@ def of_this_source(run):
     return run
 
 
-def test_a_tune_is_not_gone_on_with_under_other_options(tmp_path, monkeypatch):
+def test_does_not_resume_a_tune_under_other_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = of_this_source(begun(tmp_path / "kept", candidate("resident-data")))
     words = ["--resume", "--run-dir", str(tmp_path / "kept")]
     other = CliRunner().invoke(tune, [*words, "--risk", "exact", *COMMAND])
 
     assert isinstance(other.exception, ResumeRefused)
-    assert f"{run.id} was begun with another --risk; leave --risk out" in str(other.exception)
+    assert f"{run.id} was started with a different --risk; leave --risk out" in str(other.exception)
     monkeypatch.setattr(tuning, "go_on", lambda run, *_: (_ for _ in ()).throw(Stopped(run.id)))
     same = CliRunner().invoke(tune, [*words, "--risk", "rounding", "--steps", "40", *COMMAND])
     assert same.exception.args == (run.id,)
 
 
 @pytest.mark.parametrize("other", [{"hardware": "64 cores"}, {"torch": "9.9"}])
-def test_a_tune_is_not_gone_on_with_on_another_machine_or_torch(other, tmp_path):
+def test_does_not_resume_a_tune_on_another_machine_or_torch(other, tmp_path):
     run, stopped = begun(tmp_path, candidate("resident-data")), ScriptedRunner(gains(resident_data=2.0))
     measured = stopped.run
     stopped.run = lambda spec: measured(spec) if spec.number < 8 else (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(HotlapError, match="interrupted"):
         go_on(run, stopped, tmp_path)
     before = run.load("tuning", TuneRecord)
-    with pytest.raises(ResumeRefused, match=r"measured with other \w+ .*start anew: hotlap tune python train.py"):
+    with pytest.raises(ResumeRefused, match=r"measured with \w+ .*start over: hotlap tune python train.py"):
         go_on(run, ScriptedRunner(gains(resident_data=2.0), **other), tmp_path)
 
     assert run.load("tuning", TuneRecord) == before
     assert go_on(run, ScriptedRunner(gains(resident_data=2.0)), tmp_path).tuning.finished
 
 
-def test_a_tune_that_is_under_way_is_not_gone_on_with_beside_itself(tmp_path):
+def test_does_not_resume_a_tune_that_is_still_running(tmp_path):
     run = begun(tmp_path)
     tree.remember(os.getppid(), run.folder)
-    with pytest.raises(ResumeRefused, match=f"under way in process {os.getppid()}; .*kill {os.getppid()}"):
+    with pytest.raises(ResumeRefused, match=f"already running in process {os.getppid()}; .*kill {os.getppid()}"):
         go_on(run, ScriptedRunner(gains()), tmp_path)
 
 
-def test_a_tune_killed_while_observing_begins_again_as_it_was_asked_for(tmp_path, monkeypatch):
+def test_a_tune_killed_while_observing_starts_again_with_its_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = tuning.TuneOptions(
         command=COMMAND, budget_seconds=77.0, risk=Risk.EXACT, metric=None, steps=30, minimum=1.05, run_dir=tmp_path,
@@ -172,8 +172,8 @@ def test_a_tune_killed_while_observing_begins_again_as_it_was_asked_for(tmp_path
     class Killed(BaseException):
         pass
 
-    def profile(asked, on_stage):
-        asked.on_created(store.create(asked.command, asked.run_dir))
+    def profile(request, on_stage):
+        request.on_created(store.create(request.command, request.run_dir))
         raise Killed
 
     monkeypatch.setattr(tuning, "resolve", lambda command: command)
@@ -187,82 +187,88 @@ def test_a_tune_killed_while_observing_begins_again_as_it_was_asked_for(tmp_path
 
     assert again.id != first.id, "it is in a run of its own"
     assert again.load("asked", TuneRequest) == tuning.asked(options)
-    assert [one.parent.name for one in tmp_path.glob("runs/*/asked.json")] == [again.id]
+    assert [path.parent.name for path in tmp_path.glob("runs/*/asked.json")] == [again.id]
 
 
-def test_run_picks_up_what_was_proven_by_itself(tmp_path, monkeypatch):
+def test_hotlap_run_uses_a_proven_plan_automatically(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("pass")
     run = begun(tmp_path / "kept", candidate("resident-data"))
     of_this_source(run)
     go_on(run, ScriptedRunner(gains(resident_data=2.0)), tmp_path / "kept")
-    found = _finder(COMMAND, None, None, asked=False)
+    found = _finder(COMMAND, None, None, chosen=False)
     chosen = found(tmp_path / "kept")
 
-    assert [one.name for one in chosen.choices] == ["resident-data"]
+    assert [choice.name for choice in chosen.choices] == ["resident-data"]
     assert chosen.proven is not None
     Path("train.py").write_text("changed")
     assert found(tmp_path / "kept").title == "exact"
 
 
-def test_what_is_under_way_is_said_with_the_best_so_far_and_the_time_left():
+def test_the_progress_line_names_the_trial_the_best_so_far_and_the_time_left():
     doing = Activity(
         trial="stacked-2-compile=default", stage="stacked", arm="new", pair=2, step=30, steps=84, best=2.04, spent=60.0,
         left=250.0, budget=600.0,
     )  # fmt: skip
 
     assert tuning_line.text(doing) == (
-        "hotlap: compile=default with what is kept, pair 2 (new), step 30 of 84; best so far 2.0×; "
+        "hotlap: compile=default on top of what is kept, pair 2 (new), step 30 of 84; best so far 2.0×; "
         "about 4 min left of 10 min"
     )
 
 
 def test_a_verdict_is_one_line(tmp_path):
     done = go_on(begun(tmp_path, candidate("resident-data")), ScriptedRunner(gains(resident_data=2.0)), tmp_path)
-    lines = [tuning_line.verdict_line(one) for one in done.tuning.verdicts]
+    lines = [tuning_line.verdict_line(verdict) for verdict in done.tuning.verdicts]
 
     assert lines[0].startswith("hotlap: the baseline against itself, ")
     assert lines[1].startswith("hotlap: kept: resident-data, 2.0")
-    assert lines[2].startswith("hotlap: kept: all that is kept against the baseline, 2.0")
+    assert lines[2].startswith("hotlap: kept: everything kept, against the baseline, 2.0")
 
 
-def test_a_verdict_gives_its_speed_once(tmp_path):
+def test_a_verdict_line_gives_its_speed_once(tmp_path):
     run = begun(tmp_path, candidate("resident-data"), candidate("gc-pauses"))
     runner = ScriptedRunner(gains(resident_data=2.0, gc_pauses=1.0))
-    for one in go_on(run, runner, tmp_path, judging=judge).tuning.verdicts[1:]:
-        line = tuning_line.verdict_line(one)
+    for verdict in go_on(run, runner, tmp_path, judging=judge).tuning.verdicts[1:]:
+        line = tuning_line.verdict_line(verdict)
         assert line.count("×") - line.count("rounding") == 1, line
 
 
 # What is tried
 
 
-def test_entries_come_in_the_order_of_the_most_they_could_gain():
+def test_candidates_are_ordered_by_the_most_they_could_gain():
     seen = observation(loaders=(loader(),), models=(model(),))
     found = candidates(seen, Risk.ROUNDING, 1.02)
 
-    assert [one.most for one in found.found] == sorted((one.most for one in found.found), reverse=True)
+    assert [candidate.most for candidate in found.found] == sorted(
+        (candidate.most for candidate in found.found), reverse=True
+    )
     assert found.found
-    named = {one.entry for one in found.found} | {entry for entry, _ in found.not_tried}
+    named = {candidate.entry for candidate in found.found} | {entry for entry, _ in found.not_tried}
     assert named == set(entries()), "each is tried or it is said why not"
 
 
-def test_what_is_not_allowed_or_not_worth_it_is_named_with_its_reason():
+def test_an_entry_that_is_not_tried_is_listed_with_its_reason():
     seen = observation()
     exact = dict(candidates(seen, Risk.EXACT, 1.02).not_tried)
     wide = candidates(seen, Risk.ROUNDING, 1.02)
-    rounding = next(one.entry for one in wide.found if one.risk == "rounding")
+    rounding = next(candidate.entry for candidate in wide.found if candidate.risk == "rounding")
 
     assert exact[rounding] == "its risk is rounding; allow it: --risk rounding"
     assert exact["cuda-graphs"] == "the training uses no GPU"
     assert candidates(seen, Risk.ROUNDING, 50.0).found == ()
 
 
-def test_workers_are_tried_in_powers_of_two_within_the_cores():
+def test_worker_counts_are_powers_of_two_within_the_cores():
     shares = {"data": 0.6, "forward": 0.2, "backward": 0.2}
     seen = observation(loaders=(loader(workers=0),), machine=machine(cores=9), shares=shares)
-    values = [one.value for one in candidates(seen, Risk.ROUNDING, 1.02).found if one.entry == "loader-workers"]
+    values = [
+        candidate.value
+        for candidate in candidates(seen, Risk.ROUNDING, 1.02).found
+        if candidate.entry == "loader-workers"
+    ]
 
     assert values == ["1", "2", "4", "8"]
-    for one in candidates(seen, Risk.NUMERIC, 1.02).found:
-        entries()[one.entry].parse(one.value)
+    for option in candidates(seen, Risk.NUMERIC, 1.02).found:
+        entries()[option.entry].parse(option.value)

@@ -25,7 +25,7 @@ def project(tmp_path, monkeypatch):
     (folder / "data" / "kept.txt").write_text("the user's")
     (folder / "log.txt").write_text("first\n")
     monkeypatch.chdir(folder)
-    for name in [one for one in sys.modules if one.partition(".")[0] == "safetensors"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "safetensors"]:
         monkeypatch.delitem(sys.modules, name)  # a program imports it once its files are diverted
     before = _contents(folder)
     ledger = Ledger()
@@ -38,11 +38,12 @@ def project(tmp_path, monkeypatch):
 
 def _contents(folder: Path) -> dict[str, bytes | None]:
     return {
-        str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None for one in sorted(folder.rglob("*"))
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
     }
 
 
-def test_what_is_written_is_read_again_by_relative_and_by_absolute_path(project):
+def test_a_written_file_is_read_by_relative_and_by_absolute_path(project):
     with open("best.txt", "w") as file:
         file.write("mine")
 
@@ -60,7 +61,7 @@ def test_the_user_s_own_files_are_still_read(project):
     assert sorted(path.name for path in Path("data").iterdir()) == ["kept.txt"]
 
 
-def test_appending_goes_on_from_what_is_there(project):
+def test_appending_continues_the_existing_file(project):
     with Path("log.txt").open("a") as file:
         file.write("second\n")
 
@@ -74,7 +75,7 @@ def test_a_file_opened_for_update_is_changed_in_the_copy(project):
     assert Path("log.txt").read_text() == "FIRST\n"
 
 
-def test_folders_are_made_and_found_and_filled(project):
+def test_folders_can_be_made_listed_and_filled(project):
     os.makedirs("out/run-1", exist_ok=True)
     Path("out/run-1/a.bin").write_bytes(b"1")
     (project / "data" / "cache").mkdir()
@@ -86,7 +87,7 @@ def test_folders_are_made_and_found_and_filled(project):
     assert [names for _, _, names in os.walk("data")] == [["kept.txt"], ["b.bin"]]
 
 
-def test_what_must_not_exist_yet_is_refused_as_without_us(project):
+def test_exclusive_creation_fails_as_without_hotlap(project):
     with pytest.raises(FileExistsError):
         os.mkdir("data")
     with pytest.raises(FileExistsError):
@@ -101,7 +102,7 @@ def test_what_must_not_exist_yet_is_refused_as_without_us(project):
         os.remove("nothing")
 
 
-def test_removing_a_file_of_the_user_s_only_hides_it(project):
+def test_removing_a_user_file_only_hides_it(project):
     os.remove("log.txt")
 
     assert not Path("log.txt").exists()
@@ -110,7 +111,7 @@ def test_removing_a_file_of_the_user_s_only_hides_it(project):
     assert Path("log.txt").read_text() == "again"
 
 
-def test_a_tree_that_is_removed_and_made_anew_is_empty(project):
+def test_a_tree_that_is_removed_and_made_again_is_empty(project):
     shutil.rmtree("data")
     assert not os.path.exists("data/kept.txt")
     os.mkdir("data")
@@ -119,7 +120,7 @@ def test_a_tree_that_is_removed_and_made_anew_is_empty(project):
     assert not Path("data/kept.txt").exists()
 
 
-def test_renaming_what_was_written_and_what_is_the_user_s(project):
+def test_written_files_and_user_files_can_be_renamed(project):
     Path("draft").write_text("done")
     os.replace("draft", "final")
     Path("log.txt").rename("old.txt")
@@ -133,7 +134,7 @@ def test_renaming_what_was_written_and_what_is_the_user_s(project):
     assert not Path("data").exists()
 
 
-def test_copies_and_links_of_files(project):
+def test_files_can_be_copied_and_linked(project):
     shutil.copy("log.txt", "copy.txt")
     os.symlink("copy.txt", "last.txt")
     os.link("log.txt", "hard.txt")
@@ -144,7 +145,7 @@ def test_copies_and_links_of_files(project):
     assert Path("log.txt").read_text() == "first\n"
 
 
-def test_working_from_a_folder_that_was_made(project):
+def test_a_new_folder_can_be_the_working_folder(project):
     os.makedirs("outputs/today")
     os.chdir("outputs/today")
     Path("config.yaml").write_text("x")
@@ -163,7 +164,7 @@ def test_a_folder_reached_through_a_link_is_the_same_folder(project, tmp_path):
     assert Path("data/new.txt").read_text() == "through the link"
 
 
-def test_what_is_left_alone_is_written_in_its_place(project, tmp_path):
+def test_excluded_folders_are_written_in_place(project, tmp_path):
     (tmp_path / "left").mkdir()
     place = tmp_path / "left" / "cache.bin"
     place.write_bytes(b"real")
@@ -172,7 +173,7 @@ def test_what_is_left_alone_is_written_in_its_place(project, tmp_path):
     assert not (tmp_path / "scratch").exists()
 
 
-def test_torch_saves_and_loads(project):
+def test_torch_save_and_load_work(project):
     torch.save({"w": torch.ones(2)}, "best.pt")
     torch.save(torch.zeros(1), f=project / "other.pt")
 
@@ -181,7 +182,7 @@ def test_torch_saves_and_loads(project):
     assert torch.load(f="other.pt").tolist() == [0.0]
 
 
-def test_numpy_safetensors_h5py_and_sqlite(project):
+def test_numpy_safetensors_h5py_and_sqlite_work(project):
     import sqlite3
 
     import h5py
@@ -207,7 +208,7 @@ def test_numpy_safetensors_h5py_and_sqlite(project):
     assert sqlite3.connect("a.db").execute("select count(*) from t").fetchone() == (0,)
 
 
-def test_bytes_and_descriptors(project):
+def test_byte_paths_and_descriptors_work(project):
     descriptor = os.open(b"raw", os.O_WRONLY | os.O_CREAT)
     os.write(descriptor, b"x")
     os.close(descriptor)
@@ -218,18 +219,18 @@ def test_bytes_and_descriptors(project):
     assert os.stat("raw").st_size == 1
 
 
-def test_everything_is_put_back(tmp_path):
+def test_every_patched_function_is_restored(tmp_path):
     ledger = Ledger()
     before = (open, os.open, os.stat, shutil.rmtree, torch.save)
     divert(Shadow(tmp_path / "scratch", [tmp_path], []), ledger)
     during = (open, os.open, os.stat, shutil.rmtree, torch.save)
     ledger.close()
 
-    assert not any(one is other for one, other in zip(before, during, strict=True))
+    assert not any(old is new for old, new in zip(before, during, strict=True))
     assert (open, os.open, os.stat, shutil.rmtree, torch.save) == before
 
 
-def test_programs_that_are_started_are_named_but_for_those_that_only_look(tmp_path):
+def test_started_programs_are_named_unless_they_cannot_write(tmp_path):
     import subprocess
 
     ledger = Ledger()
@@ -259,5 +260,5 @@ def test_programs_that_are_started_are_named_but_for_those_that_only_look(tmp_pa
         ([], ""),
     ],
 )
-def test_what_a_command_starts(command, name):
+def test_the_program_that_a_command_starts_is_found(command, name):
     assert first_word(command) == name

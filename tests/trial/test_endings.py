@@ -14,8 +14,8 @@ from hotlap.trial.order import ProcessReport
 
 def ends(*seconds: float) -> list[float]:
     total, found = 10.0, []
-    for one in seconds:
-        total += one
+    for duration in seconds:
+        total += duration
         found.append(total)
     return found
 
@@ -26,17 +26,17 @@ TOLD = ProcessReport(
 )  # fmt: skip
 
 
-PROCESS = Process(told=TOLD, exit_code=0, ended_by_us=None, last_words=(), problem=None)
+PROCESS = Process(report=TOLD, exit_code=0, ended_by_us=None, last_words=(), problem=None)
 
 
 @pytest.mark.parametrize(
     ("change", "ended", "why"),
     [
         ({}, EndReason.MEASURED, ""),
-        ({"told": replace(TOLD, done=True), "ended_by_us": (EndReason.HUNG, "deaf")}, EndReason.MEASURED, ""),
-        ({"told": replace(TOLD, ends=TOLD.ends[:9])}, EndReason.TOO_SHORT, "after 9 steps"),
-        ({"told": None}, EndReason.NEVER_STEPPED, "without a training step"),
-        ({"told": replace(TOLD, losses=(1.0, math.nan), done=True)}, EndReason.NOT_A_NUMBER, "step 2"),
+        ({"report": replace(TOLD, done=True), "ended_by_us": (EndReason.HUNG, "deaf")}, EndReason.MEASURED, ""),
+        ({"report": replace(TOLD, ends=TOLD.ends[:9])}, EndReason.TOO_SHORT, "after 9 steps"),
+        ({"report": None}, EndReason.NEVER_STEPPED, "without a training step"),
+        ({"report": replace(TOLD, losses=(1.0, math.nan), done=True)}, EndReason.NOT_A_NUMBER, "step 2"),
         ({"exit_code": -9}, EndReason.OUT_OF_MEMORY, "killed by the system"),
         (
             {"exit_code": 1, "last_words": ["torch.OutOfMemoryError: CUDA out of memory."]},
@@ -69,7 +69,7 @@ PROCESS = Process(told=TOLD, exit_code=0, ended_by_us=None, last_words=(), probl
         ({"ended_by_us": (EndReason.OVER_TIME, "9 s")}, EndReason.OVER_TIME, "9 s"),
     ],
 )
-def test_how_a_process_ended(change, ended, why):
+def test_the_ending_of_a_process_is_classified(change, ended, why):
     found = how_it_ended(replace(PROCESS, **change), least=25)
 
     assert found[0] is ended

@@ -30,9 +30,9 @@ def work(tmp_path):
 
 @pytest.fixture
 def keeper(work, tmp_path):
-    said = []
-    made = Keeper(tmp_path / "kept", [work], said.append)
-    made.said = said
+    messages = []
+    made = Keeper(tmp_path / "kept", [work], messages.append)
+    made.said = messages
     return made
 
 
@@ -49,7 +49,7 @@ def process(keeper, tmp_path, during, diverted: Path | None = None):
     keeper.process_ended(tmp_path / "process", scratch)
 
 
-def test_what_is_written_beside_diverted_files_is_put_back_as_it_was(keeper, work, tmp_path):
+def test_a_file_overwritten_beside_diverted_files_is_restored(keeper, work, tmp_path):
     file = work / "tokenizer.json"
     before = file.stat()
     process(keeper, tmp_path, lambda: file.write_text(NEW), diverted=work)
@@ -58,14 +58,14 @@ def test_what_is_written_beside_diverted_files_is_put_back_as_it_was(keeper, wor
     assert (file.stat().st_mode, file.stat().st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
     (line,) = keeper.said
     assert "tokenizer.json was overwritten in a trial" in line
-    assert line.endswith("it is put back")
+    assert line.endswith("it was restored")
     (aside,) = (tmp_path / "kept" / "put-aside").iterdir()
     assert aside.read_text() == NEW, "nothing is lost either way"
     process(keeper, tmp_path, lambda: file.write_text(NEW), diverted=work)
     assert (file.read_text(), len(keeper.said)) == (OLD, 1)
 
 
-def test_a_file_that_was_replaced_or_removed_is_put_back(keeper, work, tmp_path):
+def test_a_replaced_or_removed_file_is_restored(keeper, work, tmp_path):
     file, other = work / "tokenizer.json", work / "draft"
 
     def replaced():
@@ -76,10 +76,10 @@ def test_a_file_that_was_replaced_or_removed_is_put_back(keeper, work, tmp_path)
     assert file.read_text() == OLD
     process(keeper, tmp_path, file.unlink)
     assert file.read_text() == OLD
-    assert sorted(one.name for one in work.iterdir()) == ["tokenizer.json", "train.py"]
+    assert sorted(path.name for path in work.iterdir()) == ["tokenizer.json", "train.py"]
 
 
-def test_who_had_it_open_for_writing_wrote_it(keeper, work, tmp_path):
+def test_a_file_that_a_trial_had_open_for_writing_is_restored(keeper, work, tmp_path):
     hold = "import sys; file = open(sys.argv[1], 'w'); file.write('x'); file.flush(); print(1, flush=True); input()"
 
     def during():
@@ -94,18 +94,18 @@ def test_who_had_it_open_for_writing_wrote_it(keeper, work, tmp_path):
     assert (work / "train.py").read_text() == "pass"
 
 
-def test_what_two_processes_make_alike_is_theirs(keeper, work, tmp_path):
+def test_a_file_that_two_processes_write_alike_is_restored(keeper, work, tmp_path):
     file = work / "tokenizer.json"
     process(keeper, tmp_path, lambda: file.write_text(NEW))
     assert file.read_text() == NEW
-    assert "by whom is not known; it is left as it is" in keeper.said[0]
+    assert "it is not known by what; hotlap does not touch it" in keeper.said[0]
     process(keeper, tmp_path, lambda: file.write_text(NEW))
     assert file.read_text() == OLD
     assert keeper.lines == [keeper.said[1]]
-    assert keeper.said[1].endswith("it is put back")
+    assert keeper.said[1].endswith("it was restored")
 
 
-def test_what_the_user_edits_meanwhile_is_left(keeper, work, tmp_path):
+def test_an_edit_by_the_user_is_left_alone(keeper, work, tmp_path):
     source = work / "train.py"
     for text in ("edited", "edited again", "edited again"):
         process(keeper, tmp_path, lambda text=text: source.write_text(text), diverted=work)
@@ -113,7 +113,7 @@ def test_what_the_user_edits_meanwhile_is_left(keeper, work, tmp_path):
     assert len(keeper.said) == 1
 
 
-def test_what_changes_while_no_trial_runs_is_anothers(keeper, work, tmp_path):
+def test_a_file_that_changes_between_trials_is_left_alone(keeper, work, tmp_path):
     log = work / "job.log"
     process(keeper, tmp_path, lambda: None)
     log.write_text("1")
@@ -123,29 +123,31 @@ def test_what_changes_while_no_trial_runs_is_anothers(keeper, work, tmp_path):
     assert keeper.said == []
 
 
-def test_what_another_process_has_open_is_its_own(keeper, work, tmp_path):
+def test_a_file_that_another_process_has_open_is_left_alone(keeper, work, tmp_path):
     with (work / "tokenizer.json").open("w") as file:
         process(keeper, tmp_path, lambda: (file.write(NEW), file.flush()), diverted=work)
         assert (work / "tokenizer.json").read_text() == NEW
     assert keeper.said == [], "as of a log that the tune itself is written to"
 
 
-def test_a_file_made_in_a_trial_is_taken_away_but_not_lost(keeper, work, tmp_path):
+def test_a_file_created_in_a_trial_is_moved_aside(keeper, work, tmp_path):
     process(keeper, tmp_path, lambda: (work / "model.bin").write_text(NEW), diverted=work)
     assert not (work / "model.bin").exists()
-    assert [one.read_text() for one in (tmp_path / "kept" / "put-aside").iterdir()] == [NEW]
+    assert [path.read_text() for path in (tmp_path / "kept" / "put-aside").iterdir()] == [NEW]
     process(keeper, tmp_path, lambda: (work / "unknown.bin").write_text(NEW), diverted=tmp_path)
     assert (work / "unknown.bin").exists(), "whose that is cannot be told"
 
 
-def test_a_file_too_large_to_be_copied_ends_the_tune_once_it_is_overwritten(work, tmp_path, monkeypatch):
+def test_overwriting_a_file_too_large_to_copy_ends_the_tune(work, tmp_path, monkeypatch):
     monkeypatch.setattr(keeping, "LARGEST", 4)
     keeper = Keeper(tmp_path / "kept", [work], lambda line: None)
-    with pytest.raises(BaselineUnusable, match=r"tokenizer\.json past hotlap .*cannot be put back; leave that out"):
+    with pytest.raises(
+        BaselineUnusable, match=r"tokenizer\.json, bypassing hotlap .*cannot be restored; tune a command"
+    ):
         process(keeper, tmp_path, lambda: (work / "tokenizer.json").write_text(NEW), diverted=work)
 
 
-def test_a_folder_the_program_wrote_to_or_read_from_is_kept_from_then_on(keeper, tmp_path):
+def test_a_folder_the_program_wrote_to_or_read_from_is_protected_from_then_on(keeper, tmp_path):
     outside, read = tmp_path / "models", tmp_path / "tokenizers"
     for folder in (outside, read):
         folder.mkdir()
@@ -159,7 +161,7 @@ def test_a_folder_the_program_wrote_to_or_read_from_is_kept_from_then_on(keeper,
     assert [(folder / "tokenizer.json").read_text() for folder in (outside, read)] == [OLD, OLD]
 
 
-def test_what_a_link_leads_to_is_kept_like_the_files_beside_it(work, tmp_path):
+def test_the_target_of_a_link_is_protected_like_the_files_beside_it(work, tmp_path):
     elsewhere = tmp_path / "shared.json"
     elsewhere.write_text(OLD)
     (work / "link.json").symlink_to(elsewhere)
@@ -170,17 +172,17 @@ def test_what_a_link_leads_to_is_kept_like_the_files_beside_it(work, tmp_path):
     assert (work / "link.json").is_symlink()
 
 
-def test_copies_are_gone_at_the_end(keeper, tmp_path):
+def test_copies_are_removed_at_the_end(keeper, tmp_path):
     assert (tmp_path / "kept" / "copies").exists()
     keeper.close()
     assert not (tmp_path / "kept").exists()
 
 
-def test_folders_at_stake_are_where_it_runs_and_what_its_words_name(work, tmp_path, monkeypatch):
+def test_protects_the_working_folder_and_the_folders_named_in_the_command(work, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     found = folders_at_stake(("python", "work/train.py", "--out=out", "--epochs", "3"))
-    assert [one.resolve() for one in found] == [tmp_path, work, tmp_path / "out"]
+    assert [folder.resolve() for folder in found] == [tmp_path, work, tmp_path / "out"]
 
 
 COMPILED = """
@@ -196,24 +198,24 @@ for name in (b"tokenizer.json", b"made.bin"):
 """
 
 
-def test_compiled_code_of_a_real_process_leaves_every_file_as_it_was(keeper, work, tmp_path, monkeypatch):
+def test_files_written_by_compiled_code_are_restored_after_a_real_process(keeper, work, tmp_path, monkeypatch):
     monkeypatch.chdir(work)
     (work / "train.py").write_text(COMPILED)
-    before = {one.name: one.read_text() for one in work.iterdir()}
+    before = {path.name: path.read_text() for path in work.iterdir()}
     runner = LocalRunner((sys.executable, "train.py"), tmp_path / "trials", 1.0, keeper=keeper)
     runner.run(Spec(number=0, arm="base", choices=(), seed_shift=0, steps=9, least=5, seconds=60.0))
 
-    assert {one.name: one.read_text() for one in work.iterdir()} == before
+    assert {path.name: path.read_text() for path in work.iterdir()} == before
     assert len(keeper.said) == 2
 
 
-def test_folders_of_ours_are_left_out_though_a_process_reads_there(work, tmp_path):
-    ours, said = tmp_path / "runs", []
+def test_folders_of_hotlap_are_excluded_even_if_a_process_reads_there(work, tmp_path):
+    ours, messages = tmp_path / "runs", []
     inside = ours / "one" / "trials" / "process-0004"
     inside.mkdir(parents=True)
-    keeper = Keeper(tmp_path / "kept", [work], said.append, [ours])
+    keeper = Keeper(tmp_path / "kept", [work], messages.append, [ours])
     keeper.add([inside])
     process(keeper, tmp_path, lambda: (inside / "told.json").write_text("{}"), diverted=work)
 
     assert (inside / "told.json").exists()
-    assert said == []
+    assert messages == []

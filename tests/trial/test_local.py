@@ -38,7 +38,9 @@ def folder(tmp_path, monkeypatch):
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {
-        str(one): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file() and "kept" not in one.parts
+        str(path): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "kept" not in path.parts
     }
 
 
@@ -53,16 +55,16 @@ def test_a_program_that_saves_and_reloads_is_measured_and_writes_nothing(folder)
     base = runner.run(spec())
     other = runner.run(spec(1, arm="new", choices=(Choice(name="profiler-marks"),), readings=3, steps=25))
 
-    assert [one.ended for one in (base, other)] == ["measured"] * 2, (base.why, other.why)
+    assert [sample.ended for sample in (base, other)] == ["measured"] * 2, (base.why, other.why)
     assert contents(folder) == before
     assert list((folder / "kept").iterdir()) == []
     assert len(base.losses) == 45
     assert base.losses[:45] == other.losses[:45], "the same seeds give the same losses, random.random() too"
     assert base.warmup_steps + sum(block.steps for block in base.blocks) == 45
     assert base.blocks[0].samples == 4.0 * base.blocks[0].steps
-    assert [one.value for one in base.readings] == [0.02, 0.04]
-    assert [one.value for one in other.readings] == [0.02, 0.04, 0.06], "it went on until the third"
-    assert [one.name for one in other.outcomes] == ["profiler-marks"]
+    assert [reading.value for reading in base.readings] == [0.02, 0.04]
+    assert [reading.value for reading in other.readings] == [0.02, 0.04, 0.06], "it went on until the third"
+    assert [outcome.name for outcome in other.outcomes] == ["profiler-marks"]
     assert base.outcomes == ()
     assert base.startup_seconds > 0 < base.host_mb
     assert runner.hardware is not None
@@ -102,7 +104,7 @@ for _ in range(2000):
 """
 
 
-def test_one_process_tries_all_that_can_be_switched_and_ends_when_it_has_decided(folder):
+def test_one_process_tries_all_switchable_entries_and_ends_once_decided(folder):
     runner = LocalRunner(script(folder, SLOW_ITEMS), folder / "kept", 32.0)
     choices = (Choice(name="resident-data"), Choice(name="profiler-marks"))
     found = runner.screen(spec(arm="new", choices=choices, steps=10**9, screens=40.0))
@@ -115,7 +117,7 @@ def test_one_process_tries_all_that_can_be_switched_and_ends_when_it_has_decided
     assert list((folder / "kept").iterdir()) == []
 
 
-def test_one_that_fails_while_it_decides_has_decided_nothing(folder):
+def test_a_process_that_fails_while_deciding_has_decided_nothing(folder):
     fails = SLOW_ITEMS.replace("        optimizer.step()\n", "        optimizer.step()\n    raise SystemExit(3)\n")
     runner = LocalRunner(script(folder, fails), folder / "kept", 32.0)
     found = runner.screen(spec(arm="new", choices=(Choice(name="resident-data"),), steps=10**9, screens=40.0))
@@ -152,11 +154,11 @@ say = lambda steps, state=2: writer.write(Progress(state, 0, 0.0, steps, 0, 0, 0
     ],
     ids=["crash", "memory error", "killed", "no step", "over time", "hung", "over memory"],
 )
-def test_whatever_happens_is_told_and_nothing_is_left(text, limits, seconds, ended, why, folder):
+def test_reports_every_ending_and_leaves_nothing_behind(text, limits, seconds, ended, why, folder):
     runner = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=limits)
     sample = runner.run(spec(seconds=seconds))
 
-    assert sample.ended == ended.value
+    assert sample.ended == ended
     assert why in sample.why
     assert list((folder / "kept").iterdir()) == []
 
@@ -175,43 +177,43 @@ time.sleep(20)
 """
 
 
-def test_an_interpreter_that_takes_long_to_close_down_is_not_waited_for(folder, monkeypatch):
+def test_does_not_wait_for_an_interpreter_that_is_slow_to_shut_down(folder, monkeypatch):
     """The user's own code is over by then; what takes long is, say, the pool of a compiler."""
     monkeypatch.setattr(local, "CLOSING", 0.3)
     text = f"{STEPPING}{CLOSING_DOWN}"
     sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=Limits(grace=60.0)).run(spec())
 
-    assert sample.ended == EndReason.MEASURED.value, sample.why
+    assert sample.ended == EndReason.MEASURED, sample.why
     assert not (folder / "late.txt").exists()
 
 
-def test_the_end_of_the_users_own_code_is_told(folder):
+def test_the_user_s_own_exit_handlers_run_before_the_process_is_ended(folder):
     """Called before what was registered earlier, such as what torch does at its end."""
     asks = "print('left:', int((Path(os.environ['HOTLAP_SESSION']).parent / 'left').exists()), flush=True)"
     early = f"import atexit, os\nfrom pathlib import Path\natexit.register(lambda: {asks})\n"
     metric = Metric(name="left", pattern=r"left: ([0-9])", tag=None, higher_is_better=True, margin=None)
     sample = LocalRunner(script(folder, early + PROGRAM.read_text()), folder / "kept", 4.0, metric).run(spec())
 
-    assert sample.ended == EndReason.MEASURED.value, sample.why
-    assert [one.value for one in sample.readings] == [1.0]
+    assert sample.ended == EndReason.MEASURED, sample.why
+    assert [reading.value for reading in sample.readings] == [1.0]
 
 
-def test_a_process_that_cannot_be_kept_from_writing_does_not_run(folder, monkeypatch):
+def test_a_process_whose_writes_cannot_be_diverted_does_not_run(folder, monkeypatch):
     monkeypatch.setattr(local, "EARLY", "hotlap.trial.no_such_module:enter")
     sample = LocalRunner(script(folder, "open('written', 'w')"), folder / "kept", 1.0).run(spec())
 
-    assert sample.ended == EndReason.CRASHED.value
+    assert sample.ended == EndReason.CRASHED
     assert "cannot prepare" in sample.why
     assert not (folder / "written").exists()
 
 
-def test_a_full_disk_is_nobody_s_verdict(folder):
+def test_a_full_disk_ends_the_tune_instead_of_rejecting_an_entry(folder):
     runner = LocalRunner(script(folder, "raise OSError(28, 'No space left on device')"), folder / "kept", 1.0)
     with pytest.raises(RunFolderUnwritable, match=r"is full; make room"):
         runner.run(spec())
 
 
-def test_children_and_grandchildren_go_with_the_command(folder):
+def test_children_and_grandchildren_end_with_the_command(folder):
     grandchild = "import time; time.sleep(600)"
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {grandchild!r}], start_new_session=True)"
     text = f"""
@@ -225,9 +227,9 @@ time.sleep(600)
     sample = runner.run(spec(seconds=3.0))
     seen = set(mine.children(recursive=True)) - before
 
-    assert sample.ended == EndReason.OVER_TIME.value
-    assert [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
-    assert not any(grandchild in one for one in _command_lines()), "not even one that left the group"
+    assert sample.ended == EndReason.OVER_TIME
+    assert [process for process in seen if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+    assert not any(grandchild in line for line in _command_lines()), "not even one that left the group"
 
 
 def _command_lines() -> list[str]:
@@ -237,7 +239,7 @@ def _command_lines() -> list[str]:
     return found
 
 
-def test_a_program_that_will_not_end_once_measured_is_ended(folder):
+def test_a_program_that_does_not_end_after_the_measurement_is_killed(folder):
     text = f"""{STEPPING}
 from hotlap.records.codec import to_json
 from hotlap.trial.order import ProcessReport
@@ -251,11 +253,11 @@ time.sleep(600)
 """
     sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=QUICK).run(spec())
 
-    assert sample.ended == EndReason.MEASURED.value
+    assert sample.ended == EndReason.MEASURED
     assert len(sample.losses) == 45
 
 
-def test_what_was_left_by_a_hotlap_that_was_killed_is_ended_first(folder):
+def test_processes_left_by_a_killed_hotlap_are_ended_first(folder):
     import subprocess
 
     from hotlap.process import tree
@@ -269,7 +271,7 @@ def test_what_was_left_by_a_hotlap_that_was_killed_is_ended_first(folder):
     assert left.wait(10) == -9
 
 
-def test_whoever_outlives_the_one_that_started_it_is_ended(folder):
+def test_a_process_that_outlives_hotlap_is_ended(folder):
     """kill -9 of hotlap itself, while a process of a trial runs."""
     import signal
     import subprocess

@@ -40,7 +40,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("kind", DRAWS)
-def test_every_seed_is_shifted_by_the_same_and_by_nothing_where_nothing_is_asked(kind, shifted):
+def test_every_kind_of_seed_is_shifted_by_the_same_amount(kind, shifted):
     expected = [DRAWS[kind](seed) for seed in (5, 7)]
     shifted(0)
     assert DRAWS[kind](5) == expected[0]
@@ -48,17 +48,17 @@ def test_every_seed_is_shifted_by_the_same_and_by_nothing_where_nothing_is_asked
     assert DRAWS[kind](5) == expected[1]
 
 
-def test_without_a_seed_of_its_own_a_program_draws_the_same_each_time(shifted):
+def test_a_program_without_a_seed_draws_the_same_numbers_each_time(shifted):
     drawn = []
     for shift in (0, 0, 1):
         shifted(shift)
         drawn.append((torch.rand(1).item(), random.random(), numpy.random.rand(), numpy.random.default_rng().random()))
 
     assert drawn[0][:3] == drawn[1][:3]
-    assert all(one != other for one, other in zip(drawn[0], drawn[2], strict=True))
+    assert all(value != shifted_value for value, shifted_value in zip(drawn[0], drawn[2], strict=True))
 
 
-def test_a_shifted_generator_is_still_torch_s(shifted):
+def test_a_shifted_generator_is_still_a_torch_generator(shifted):
     shifted(1)
     generator = torch.Generator()
 

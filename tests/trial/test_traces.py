@@ -20,10 +20,11 @@ from hotlap.trial.state import Watch, streams
 
 
 def digest(*tensors) -> list[str]:
-    return [one.digest for one in Fingerprints(torch).of((str(number), one) for number, one in enumerate(tensors))]
+    named = ((str(number), tensor) for number, tensor in enumerate(tensors))
+    return [fingerprint.digest for fingerprint in Fingerprints(torch).of(named)]
 
 
-def test_equal_numbers_have_one_fingerprint_however_they_lie():
+def test_equal_numbers_have_one_fingerprint_in_any_memory_layout():
     numbers = torch.randn(2, 3, 8, 8)
     (plain,) = digest(numbers)
     assert digest(numbers.to(memory_format=torch.channels_last)) == [plain]
@@ -35,30 +36,30 @@ def test_equal_numbers_have_one_fingerprint_however_they_lie():
     assert digest(torch.zeros(4)) != digest(torch.zeros(5))
 
 
-def test_the_distance_of_sketches_is_about_that_of_the_numbers():
-    one, other = torch.randn(5000), torch.randn(5000)
-    left, right = Fingerprints(torch).of([("a", one), ("b", other)])
+def test_the_distance_of_two_sketches_approximates_that_of_the_numbers():
+    first, second = torch.randn(5000), torch.randn(5000)
+    left, right = Fingerprints(torch).of([("a", first), ("b", second)])
     apart = sum((a - b) ** 2 for a, b in zip(left.sketch, right.sketch, strict=True)) ** 0.5
-    assert apart == pytest.approx(float((one - other).norm()), rel=0.6)
-    assert left.norm == pytest.approx(float(one.norm()))
+    assert apart == pytest.approx(float((first - second).norm()), rel=0.6)
+    assert left.norm == pytest.approx(float(first.norm()))
 
 
-def test_many_tensors_share_fingerprints_and_none_goes_unseen():
+def test_many_tensors_share_fingerprints_and_every_change_is_seen():
     tensors = [torch.randn(3) for _ in range(3 * MOST + 5)]
     before = digest(*tensors)
     assert len(before) <= MOST
     for place in (0, 200, len(tensors) - 1):
-        changed = [one + (number == place) for number, one in enumerate(tensors)]
+        changed = [tensor + (number == place) for number, tensor in enumerate(tensors)]
         assert sum(a != b for a, b in zip(before, digest(*changed), strict=True)) == 1
 
 
-def test_reading_draws_from_no_stream():
+def test_fingerprints_draw_from_no_random_stream():
     before = dict(streams(torch))
     Fingerprints(torch).of([("a", torch.ones(10))])
     assert dict(streams(torch)) == before
     torch.rand(1)
     np.random.rand()
-    assert {name for name, one in streams(torch) if one != before[name]} == {"torch", "numpy"}
+    assert {name for name, stream in streams(torch) if stream != before[name]} == {"torch", "numpy"}
     random.random()
     assert dict(streams(torch))["random"] != before["random"]
 
@@ -97,8 +98,8 @@ def trained(watch, change=lambda model, average, optimizer: None):
     return watch.state(1)
 
 
-def names(one, other, field) -> list[str]:
-    left, right = ({found.name: found.digest for found in getattr(state, field)} for state in (one, other))
+def names(first, second, field) -> list[str]:
+    left, right = ({found.name: found.digest for found in getattr(state, field)} for state in (first, second))
     return sorted(name for name in left if left[name] != right[name] and name.startswith(("Student", "AdamW")))
 
 
@@ -114,41 +115,41 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_of_any_weight_buffer_average_or_optimizer_state_is_told_by_name(name):
+def test_a_change_of_a_weight_buffer_average_or_optimizer_state_is_found_by_name(name):
     ledgers = [Ledger(), Ledger()]
     plain = trained(Watch(torch, 40, ledgers[0]))
     ledgers[0].close()
-    other = trained(Watch(torch, 40, ledgers[1]), CHANGES[name])
+    changed = trained(Watch(torch, 40, ledgers[1]), CHANGES[name])
     ledgers[1].close()
-    assert names(plain, other, "weights") + names(plain, other, "optimizers") == [name]
+    assert names(plain, changed, "weights") + names(plain, changed, "optimizers") == [name]
 
 
-def test_how_an_optimizer_computes_its_step_is_no_part_of_its_state(watch):
+def test_the_implementation_of_an_optimizer_is_not_part_of_its_state(watch):
     def fused(model, average, optimizer):
         optimizer.param_groups[0].update(fused=True, foreach=False)
 
-    other = Ledger()
-    assert names(trained(watch), trained(Watch(torch, 40, other), fused), "optimizers") == []
-    other.close()
+    ledger = Ledger()
+    assert names(trained(watch), trained(Watch(torch, 40, ledger), fused), "optimizers") == []
+    ledger.close()
 
 
-def test_what_is_told_is_read_back_as_it_was(watch):
+def test_a_state_is_read_back_as_saved(watch):
     state = trained(watch)
     assert from_json(type(state), to_json(state), "state") == state
 
 
-def test_an_evaluation_is_told_with_its_step_and_what_came_out(watch):
+def test_an_evaluation_is_recorded_with_its_step_and_its_size(watch):
     (seen,) = trained(watch).evaluations
     assert (seen.step, seen.calls) == (3, 1)
     assert seen.size > 0
 
 
-def test_memory_is_looked_at_along_the_way(watch):
-    assert [one.step for one in trained(watch).memory] == [1, 2, 3]
-    assert all(one.host_mb > 10 for one in watch.state(1).memory)
+def test_memory_is_recorded_at_every_step(watch):
+    assert [look.step for look in trained(watch).memory] == [1, 2, 3]
+    assert all(look.host_mb > 10 for look in watch.state(1).memory)
 
 
-def test_a_model_that_is_never_called_itself_gives_way_to_its_parts(watch):
+def test_the_parts_of_a_model_that_is_never_called_itself_are_watched(watch):
     class Shell(nn.Module):
         def __init__(self):
             super().__init__()
@@ -161,7 +162,7 @@ def test_a_model_that_is_never_called_itself_gives_way_to_its_parts(watch):
         watch.step_over(step, on_cuda=False)
     with torch.no_grad():
         shell.inner(torch.ones(1, 2))
-    assert [one.calls for one in watch.state(1).evaluations] == [1]
+    assert [evaluation.calls for evaluation in watch.state(1).evaluations] == [1]
 
 
 # Files
@@ -173,24 +174,24 @@ def checkpoint(**changed):
     return {"model": model.state_dict(), "epoch": 3, "half": torch.ones(2, dtype=torch.bfloat16)} | changed
 
 
-def test_a_torch_file_is_compared_by_its_tensors_and_the_rest_of_it(tmp_path):
+def test_a_torch_file_is_compared_by_its_tensors_and_its_other_contents(tmp_path):
     def saved(name, **changed):
         torch.save(checkpoint(**changed), tmp_path / name)
         return saved_file(tmp_path / name, "/x.pt")
 
     first, again, later = saved("a.pt"), saved("other-name.pt"), saved("c.pt", epoch=4)
     assert first.kind == "torch"
-    assert [one.name for one in first.parts] == ["model.weight", "model.bias", "half"]
+    assert [part.name for part in first.parts] == ["model.weight", "model.bias", "half"]
     assert first == again
     assert (first.parts, first.digest) == (later.parts, later.parts and first.digest)
     assert first.digest != later.digest
-    zeros = saved("d.pt", model={name: one * 0 for name, one in checkpoint()["model"].items()})
-    assert [one.norm for one in zeros.parts[:2]] == [0.0, 0.0]
+    zeros = saved("d.pt", model={name: tensor * 0 for name, tensor in checkpoint()["model"].items()})
+    assert [part.norm for part in zeros.parts[:2]] == [0.0, 0.0]
     laid = {"weight": checkpoint()["model"]["weight"].to(memory_format=torch.channels_last)}
     assert saved("e.pt", model=laid).parts[0].digest == first.parts[0].digest
 
 
-def test_a_whole_model_is_read_without_making_anything_of_it(tmp_path):
+def test_a_pickled_model_is_read_without_running_its_code(tmp_path):
     class Bomb:
         def __reduce__(self):
             return (print, ("boom",))
@@ -198,17 +199,17 @@ def test_a_whole_model_is_read_without_making_anything_of_it(tmp_path):
     torch.save({"model": nn.Linear(2, 2), "bomb": Bomb()}, tmp_path / "a.pt")
     found = saved_file(tmp_path / "a.pt", "/a.pt")
     assert found.kind == "torch"
-    assert [one.name for one in found.parts] == ["model._parameters.weight", "model._parameters.bias"]
+    assert [part.name for part in found.parts] == ["model._parameters.weight", "model._parameters.bias"]
 
 
-def test_other_files_are_numbers_text_or_bytes(tmp_path):
+def test_other_files_are_read_as_numbers_text_or_bytes(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(3.0))
     np.savez(tmp_path / "b.npz", x=np.arange(3.0), y=np.ones(2))
     (tmp_path / "c.csv").write_text("epoch 1,0.5\n")
     (tmp_path / "d.bin").write_bytes(b"\x00\x01")
     (tmp_path / "broken.npz").write_bytes(b"PK nothing")
     found, cut = saved_files(tmp_path)
-    assert {one.path: (one.kind, len(one.parts)) for one in found} == {
+    assert {file.path: (file.kind, len(file.parts)) for file in found} == {
         "/a.npy": ("numpy", 1), "/b.npz": ("numpy", 2), "/c.csv": ("text", 0), "/d.bin": ("bytes", 0),
         "/broken.npz": ("bytes", 0),
     }  # fmt: skip
@@ -228,10 +229,10 @@ class Stream(io.BytesIO):
         return super().read1(7)
 
 
-def test_lines_are_kept_as_they_stay_on_a_terminal():
-    heard = []
+def test_lines_are_recorded_as_they_remain_on_a_terminal():
+    lines = []
     text = b"first\n 10%\r 20%\r 30%\nsecond\r\n\n 40%\r 50%"
-    listener = Listener(Stream(text), heard.append)
+    listener = Listener(Stream(text), lines.append)
     listener.wait(5.0)
     assert listener.lines == ["first", "second"]
-    assert [one.strip() for one in heard] == ["first", "10%", "20%", "30%", "second", "40%", "50%"]
+    assert [line.strip() for line in lines] == ["first", "10%", "20%", "30%", "second", "40%", "50%"]

@@ -54,7 +54,7 @@ def test_all_of_a_file_reaches_the_recipe(tmp_path, capsys) -> None:
     assert (recipe.clip, recipe.ema, recipe.accumulate, recipe.warmup, recipe.patience) == (None, 0.9, 2, 3, 4)
     assert type(recipe.schedule).__name__ == "Cosine"
     assert recipe.precision == "fp32"
-    assert "precision bf16 is for CUDA; float32 on cpu" in capsys.readouterr().err
+    assert "precision bf16 is for CUDA; using float32 on cpu" in capsys.readouterr().err
     _, given, *_ = workload.fast.read_arguments(["--config", path, "--data", str(tmp_path), "--device", "cpu"])
     model = workload.naive.build_model(settings)
     optimizer = given.decay(workload.naive.build_optimizer(model, settings))
@@ -83,7 +83,7 @@ def test_a_configuration_that_is_not_there_is_said(words, said, capsys) -> None:
         ('template = "lstm"\n[training]\nbatch_sise = 3', "training.batch_sise; did you mean training.batch_size?"),
         ('template = "lstm"\n[training]\nbatch_size = 0', "training.batch_size = 0 is out of range"),
         ('template = "leak"', "template leak is for another pipeline"),
-        ("[training]\nepochs = 3", "template is missing; begin with one of"),
+        ("[training]\nepochs = 3", "template is missing; begin with template = one of"),
     ],
 )
 def test_a_file_that_is_wrong_is_said_with_its_key(text, said, tmp_path, capsys) -> None:

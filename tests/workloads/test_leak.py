@@ -117,7 +117,7 @@ def test_limit_resumes_a_run_that_naive_began(workload, naive_run, common, tmp_p
 
 
 def test_resume_without_a_run_says_what_to_do(workload, common) -> None:
-    with pytest.raises(SystemExit, match="does not exist; start once without --resume"):
+    with pytest.raises(SystemExit, match="does not exist; run once without --resume first"):
         workload.naive.main([*common, "--resume"])
     with pytest.raises(SystemExit, match="add --out DIR"):
         workload.naive.main([*common[:-2], "--resume"])

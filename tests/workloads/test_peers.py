@@ -55,7 +55,7 @@ QUICK = ("battery_fnn", "leak")
 
 
 @pytest.mark.parametrize(
-    "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.thorough) for one in NAMES]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in NAMES]
 )
 def test_peers_train_what_naive_trains(name: str, data_root: Path, tmp_path: Path, capsys) -> None:
     """The same number of samples and, in another order of the samples, nearly the same mean loss."""

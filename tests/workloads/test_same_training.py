@@ -43,9 +43,9 @@ def in_double(monkeypatch):
 def few_rows(folder: Path, target: Path, count: int) -> Path:
     """The first of a part's rows: of the tables of HDF5 files, or of a folder of pictures."""
     for path in sorted(folder.rglob("*.h5")):
-        with h5py.File(path) as given, h5py.File(target / path.name, "w") as kept:
+        with h5py.File(path) as given, h5py.File(target / path.name, "w") as short:
             for name in given:
-                kept[name] = given[name][:count]
+                short[name] = given[name][:count]
     for part, number in (("train", count), ("valid", 2)):
         for path in sorted((folder / part / "images").glob("*.npy"))[:number]:
             for own in (path, folder / part / "labels" / f"{path.stem}.txt"):
@@ -66,7 +66,7 @@ def with_remembered_models(monkeypatch, module, models: list) -> None:
 
     def remembered(settings):
         model = build(settings).double()
-        model.register_forward_pre_hook(lambda _, inputs: tuple(one.to(torch.float32).double() for one in inputs))
+        model.register_forward_pre_hook(lambda _, inputs: tuple(tensor.to(torch.float32).double() for tensor in inputs))
         models.append(model)
         return model
 

@@ -58,9 +58,9 @@ def default_folder(size: str, seed: int = 0, root: Path | None = None) -> Path:
 
 
 def ensure(size: str, seed: int = 0, root: Path | None = None) -> Path:
-    """The folder with train/ and valid/, each of images/ and labels/, made when missing or damaged."""
+    """Return the folder with train/ and valid/, each with images/ and labels/, made if missing or damaged."""
     if size not in SHAPES:
-        raise ValueError(f"no size {size!r} of the banknote data; use one of {', '.join(SIZES)}")
+        raise ValueError(f"unknown size {size!r} of the banknote data; use one of {', '.join(SIZES)}")
     shape = SHAPES[size]
     return cache.make_once(
         default_folder(size, seed, root), lambda folder: build(folder, shape, seed), shape.bytes_needed

@@ -33,7 +33,7 @@ TEMPLATES = ("banknotes",)
 
 
 def padded_notes(part: naive.NoteImages) -> np.ndarray:
-    """`[pictures, most, 5]`: the notes of every picture, filled up with notes of no class."""
+    """Return the notes of every picture as `[pictures, most, 5]`, padded with notes of no class."""
     notes = [part.notes(index).numpy() for index in range(len(part))]
     padded = np.zeros((len(notes), max(1, max(len(rows) for rows in notes)), 5), dtype=np.float32)
     padded[..., 0] = PADDING_CLASS
@@ -72,24 +72,24 @@ def batches(source: Any, device: torch.device, size: int) -> Any:
 
 
 class Evaluation:
-    """The metric of naive.evaluate; all pictures of a pass are cleaned of doubles together, on the device."""
+    """The metric of naive.evaluate; duplicates are removed from all pictures of a pass together, on the device."""
 
     def __init__(self, source: Any, device: torch.device, training: TwoPhases) -> None:
         self.source, self.device, self.bfloat16 = source, device, training.precision == "bf16"
         self.batch = training.evaluation_batch or EVALUATION_PICTURES
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        kept, truth = [], []
+        retained, truth = [], []
         for images, notes in batches(self.source, self.device, self.batch):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
                 outputs = model(as_input(images))
             candidates = metrics.strongest(*metrics.decode(outputs))
-            kept.append((*candidates, metrics.suppress_doubles(*candidates)))
+            retained.append((*candidates, metrics.suppress_doubles(*candidates)))
             truth.append(notes)
-        return {naive.METRIC: self.precision(kept, torch.cat(truth).cpu())}
+        return {naive.METRIC: self.precision(retained, torch.cat(truth).cpu())}
 
-    def precision(self, kept: list[tuple[Tensor, ...]], notes: Tensor) -> float:
-        boxes, confidences, classes, stays = (torch.cat(column).cpu().numpy() for column in zip(*kept, strict=True))
+    def precision(self, retained: list[tuple[Tensor, ...]], notes: Tensor) -> float:
+        boxes, confidences, classes, stays = (torch.cat(column).cpu().numpy() for column in zip(*retained, strict=True))
         found = [
             metrics.Detections(boxes[i][stays[i]], confidences[i][stays[i]], classes[i][stays[i]])
             for i in range(len(boxes))
@@ -124,7 +124,7 @@ def training_of(
 
 
 def recipe_of(settings: naive.Settings, training: TwoPhases, out: Path) -> Recipe:
-    """The head alone on the frozen backbone, then everything: each phase with moments and rates of its own."""
+    """Train the head alone on the frozen backbone, then everything; each phase has moments and rates of its own."""
     phases = tuple(
         Phase(
             len(phase.epochs), ("backbone.",) if phase.backbone_frozen else (), phase.learning_rate,
@@ -165,7 +165,7 @@ def train(
 
 
 def settings_from(arguments: argparse.Namespace, given: ScriptArguments) -> naive.Settings:
-    """What the options of naive.py leave out comes from the configuration."""
+    """Take from the configuration what the options of naive.py leave out."""
     settings: naive.Settings = naive.settings_from(arguments)
     if given.config is None:
         return settings

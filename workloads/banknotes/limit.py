@@ -80,16 +80,16 @@ def build_step(
 
 @torch.inference_mode()
 def evaluate_resident(model: NoteDetector, part: Resident, bfloat16: bool) -> float:
-    """The metric of naive.evaluate: all pictures of a pass are cleaned of doubles together, on the device."""
+    """Compute the metric of naive.evaluate: duplicates are removed from all pictures together, on the device."""
     model.eval()
-    kept = []
+    retained = []
     for images in part.images.split(EVALUATION_PICTURES):
         with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
             outputs = model(as_input(images))
         candidates = metrics.strongest(*metrics.decode(outputs))
-        kept.append((*candidates, metrics.suppress_doubles(*candidates)))
+        retained.append((*candidates, metrics.suppress_doubles(*candidates)))
     model.train()
-    boxes, confidences, classes, stays = (torch.cat(column).cpu().numpy() for column in zip(*kept, strict=True))
+    boxes, confidences, classes, stays = (torch.cat(column).cpu().numpy() for column in zip(*retained, strict=True))
     found = [
         metrics.Detections(boxes[i][stays[i]], confidences[i][stays[i]], classes[i][stays[i]])
         for i in range(len(boxes))

@@ -56,7 +56,7 @@ def level_terms(
     classes = (class_loss.mean(dim=1) * weight.view(-1)).sum() / count
     present = output.new_zeros(output[..., 4].numel())
     quality = (iou.detach().clamp(min=0) * weight).view(-1)
-    # The maximum, where several notes ask for one cell: independent of the order of the writes.
+    # The maximum if several notes claim one cell, so that the order of the writes does not matter.
     present = present.scatter_reduce(0, index, quality, "amax")
     objectness = functional.binary_cross_entropy_with_logits(output[..., 4].reshape(-1), present)
     return box, objectness, classes
@@ -112,7 +112,8 @@ def neighbour_steps(like: Tensor) -> Tensor:
 
 
 def complete_iou(centre: Tensor, size: Tensor, true_centre: Tensor, true_size: Tensor) -> Tensor:
-    """Overlap, less the distance of the centres and the difference in shape: it has a gradient far away too."""
+    """Return the overlap, less the distance of the centres and the difference in shape, so that it has a gradient even
+    far away."""
     low, high = centre - size / 2, centre + size / 2
     true_low, true_high = true_centre - true_size / 2, true_centre + true_size / 2
     shared = area((torch.minimum(high, true_high) - torch.maximum(low, true_low)).clamp(min=0))
@@ -127,5 +128,5 @@ def complete_iou(centre: Tensor, size: Tensor, true_centre: Tensor, true_size: T
 
 
 def area(size: Tensor) -> Tensor:
-    """Not by prod: its gradient asks the host whether there are zeros, which a graph forbids."""
+    """Multiply without prod, whose gradient asks the host whether there are zeros, which a graph forbids."""
     return size[..., 0] * size[..., 1]

@@ -1,4 +1,4 @@
-"""Mean average precision at IoU 0.5: decoding, suppression of doubles and the precision-recall curve."""
+"""Mean average precision at IoU 0.5: decoding, suppression of duplicates and the precision-recall curve."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def pair_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def doubles(boxes: Tensor, classes: Tensor) -> Tensor:
-    """Whether candidate j repeats the stronger candidate i: `[..., n, n]`, above the diagonal only."""
+    """Return whether candidate j repeats the stronger candidate i, as `[..., n, n]`, above the diagonal only."""
     same = classes[..., :, None] == classes[..., None, :]
     return ((pair_iou(boxes, boxes) > DOUBLE_IOU) & same).triu(diagonal=1)
 
 
 def suppress_doubles(boxes: Tensor, confidences: Tensor, classes: Tensor) -> Tensor:
-    """Which candidates stay: `[batch, n]`. All pictures advance together, one candidate rank at a time."""
+    """Return which candidates stay, as `[batch, n]`. All pictures advance together, one candidate rank at a time."""
     repeats = doubles(boxes, classes)
     stays = confidences > LOWEST_CONFIDENCE
     for rank in range(boxes.shape[1] - 1):
@@ -106,7 +106,7 @@ def class_average_precision(found: list[Detections], truth: list[np.ndarray], nu
 
 
 def match(boxes: np.ndarray, notes: np.ndarray) -> np.ndarray:
-    """Whether each box, strongest first, finds a note no stronger box has found."""
+    """Return whether each box, strongest first, finds a note that no stronger box has found."""
     hit = np.zeros(len(boxes), dtype=bool)
     if not len(boxes) or not len(notes):
         return hit

@@ -126,7 +126,7 @@ def predictions(layer: nn.Module, features: Tensor) -> Tensor:
 
 
 def set_prior(layer: nn.Module) -> None:
-    """Start from the prior share of notes, so that the first steps do not go into silencing empty cells."""
+    """Start from the prior share of notes, so that the first steps are not spent on silencing empty cells."""
     with torch.no_grad():
         bias = layer.bias.view(3, VALUES)
         bias[:, 4] = math.log(PRIOR / (1 - PRIOR))

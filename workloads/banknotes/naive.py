@@ -33,7 +33,7 @@ TARGETS = {"tiny": 0.15, "small": 0.50, "report": 0.60}
 
 @dataclass(frozen=True)
 class Settings:
-    """One run; the batch size and the workers are those of the report."""
+    """The settings of a run; batch size and workers are those of the report."""
 
     size: str
     epochs: int
@@ -134,14 +134,14 @@ def freeze_backbone(model: NoteDetector, frozen: bool) -> None:
 
 
 def build_optimizer(model: nn.Module, settings: Settings, phase: Phase | None = None) -> torch.optim.Optimizer:
-    """For one phase; for the last one, where everything trains, when none is named."""
+    """Build the optimizer of one phase; by default that of the last one, in which everything trains."""
     learning_rate = phase.learning_rate if phase else settings.full_learning_rate
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(trainable, lr=learning_rate, weight_decay=settings.weight_decay)
 
 
 def learning_rate_at(phase: Phase, epoch: int) -> float:
-    """Falls in equal steps from the rate of the phase to a twentieth of it."""
+    """Return the learning rate, which falls in equal steps from the rate of the phase to a twentieth of it."""
     done = (epoch - phase.epochs.start) / max(len(phase.epochs) - 1, 1)
     return phase.learning_rate * (1 - 0.95 * done)
 
@@ -171,7 +171,7 @@ def process_predictions(outputs: tuple[Tensor, ...]) -> dict[str, float]:
 
 
 class ProgressLog:
-    """Twenty updates an epoch, each written and flushed on the training thread."""
+    """Twenty updates per epoch, each written and flushed on the training thread."""
 
     def __init__(self, path: Path, batches: int) -> None:
         self.path = path
@@ -216,7 +216,7 @@ def evaluate(model: nn.Module, valid_dataset: Dataset[Any], device: torch.device
 
 @torch.no_grad()
 def evaluate_loader(model: nn.Module, loader: DataLoader[Any], device: torch.device, settings: Settings) -> float:
-    """The same for an arm that loads the validation part its own way."""
+    """Evaluate for an arm that loads the validation part its own way."""
     model.eval()
     found: list[metrics.Detections] = []
     truth: list[np.ndarray] = []
@@ -231,7 +231,7 @@ def evaluate_loader(model: nn.Module, loader: DataLoader[Any], device: torch.dev
 
 
 def one_by_one(boxes: Tensor, confidences: Tensor, classes: Tensor) -> metrics.Detections:
-    """Greedy suppression of doubles in one picture, the strongest candidate first."""
+    """Suppress duplicates in one picture greedily, the strongest candidate first."""
     repeats = metrics.doubles(boxes, classes).cpu()
     stays = (confidences > metrics.LOWEST_CONFIDENCE).cpu()
     for rank in range(len(stays)):
@@ -261,7 +261,7 @@ def report_epoch(epoch: int, loss: float, value: float, seconds: Seconds) -> Non
 
 
 def samples_line(train: int, valid: int) -> str:
-    """How many samples an epoch trains and how many it is scored on."""
+    """Return a line with how many samples an epoch trains on and how many score it."""
     return f"train {train} samples  valid {valid} samples"
 
 
@@ -323,7 +323,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 @contextlib.contextmanager
 def run_folders(arguments: argparse.Namespace, settings: Settings) -> Iterator[tuple[Path, Path]]:
-    """The data, made when missing, and the output folder, removed at the end when none was named."""
+    """Yield the data, made if missing, and the output folder, removed at the end if none was named."""
     folder = arguments.data or data.ensure(settings.size, settings.seed)
     with tempfile.TemporaryDirectory() as temporary:
         out = arguments.out or Path(temporary)

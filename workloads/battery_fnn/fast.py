@@ -37,8 +37,8 @@ def row_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 
 def build_sources(folder: Path, device: torch.device) -> tuple[Tensors, Tensors]:
-    kept = Cache(generated.data_root() / "engine")
-    arrays = kept.arrays(row_arrays, inputs=[folder], arguments={"folder": folder}, version="1")
+    cache = Cache(generated.data_root() / "engine")
+    arrays = cache.arrays(row_arrays, inputs=[folder], arguments={"folder": folder}, version="1")
     train, valid = (
         Tensors(arrays[f"{part}_features"], arrays[f"{part}_targets"], device=device) for part in ("train", "valid")
     )
@@ -48,7 +48,7 @@ def build_sources(folder: Path, device: torch.device) -> tuple[Tensors, Tensors]
 def read_arguments(
     arguments: list[str] | None,
 ) -> tuple[naive.Settings, ScriptArguments, Path, Path | None, torch.device]:
-    """The options of naive.py, and a configuration below them."""
+    """Yield the options of naive.py, which override a configuration."""
     given = configured(arguments, TEMPLATES)
     model: dict[str, object] = {}
     if given.config is not None:

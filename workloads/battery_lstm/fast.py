@@ -48,8 +48,8 @@ def windows(arrays: dict[str, np.ndarray], part: str, lookback: int, device: tor
 
 
 def build_sources(folder: Path, settings: naive.Settings, device: torch.device) -> tuple[Windows, Windows]:
-    kept = Cache(generated.data_root() / "engine")
-    arrays = kept.arrays(cycle_arrays, inputs=[folder], arguments={"folder": folder}, version="1")
+    cache = Cache(generated.data_root() / "engine")
+    arrays = cache.arrays(cycle_arrays, inputs=[folder], arguments={"folder": folder}, version="1")
     return windows(arrays, "train", settings.lookback, device), windows(arrays, "valid", settings.lookback, device)
 
 

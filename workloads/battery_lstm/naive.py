@@ -35,7 +35,7 @@ Window = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Settings:
-    """What one training run needs to know; `workers` -1 means chosen from the machine's memory."""
+    """The settings of a training run; `workers` -1 means chosen by the machine's memory."""
 
     size: str
     epochs: int
@@ -52,7 +52,7 @@ class Settings:
 
 
 def defaults(size: str) -> Settings:
-    """The recipe whose quality target is TARGETS[size]."""
+    """Return the recipe whose quality target is TARGETS[size]."""
     return {
         "tiny": Settings(size, epochs=6, batch_size=64, lookback=20, hidden=16, learning_rate=0.005),
         "small": Settings(size, epochs=5, batch_size=64, lookback=60, hidden=32, learning_rate=0.0005),
@@ -117,7 +117,7 @@ def load_cycles(folder: Path) -> list[pd.DataFrame]:
 
 
 def normalised_cycles(folder: Path) -> tuple[list[pd.DataFrame], list[pd.DataFrame]]:
-    """Cycles to train and to validate on, features scaled to 0…1 by the range seen in training."""
+    """Return the training and validation cycles, with features scaled to 0…1 by the range seen in training."""
     train, valid = load_cycles(folder / "train"), load_cycles(folder / "valid")
     everything = pd.concat(train)
     low, high = everything[FEATURES].min(), everything[FEATURES].max()
@@ -154,7 +154,7 @@ def build_datasets(folder: Path, settings: Settings) -> tuple[TensorDataset, Ten
 
 
 def workers_for_this_machine() -> int:
-    """The report's memory tiers for sequence models, never more than there are cores."""
+    """Return workers by the report's memory tiers for sequence models, never more than there are cores."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     tier = 0 if memory_gb < 8 else 2 if memory_gb < 16 else 4
     return min(tier, os.cpu_count() or 1)
@@ -232,12 +232,12 @@ def evaluate(model: SequenceModel, valid_dataset: Dataset[Window], device: torch
 def evaluate_loader(
     model: SequenceModel, loader: DataLoader[Window], device: torch.device, settings: Settings
 ) -> float:
-    """The same for an arm that loads the validation part its own way."""
+    """Evaluate for an arm that loads the validation part its own way."""
     return validate(model, loader, device, lambda line: None)
 
 
 def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> float:
-    """The whole run: prints a line an epoch, keeps the best model in `out`, returns the last RMSE."""
+    """Train: print one line per epoch, keep the best model in `out`, return the last RMSE."""
     torch.manual_seed(settings.seed)
     train_data, valid_data = build_datasets(folder, settings)
     model = build_model(settings).to(device)
@@ -265,7 +265,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
 
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, Path, Path | None, torch.device]:
-    """Settings, data folder (made if it is the default and missing), output folder and device."""
+    """Yield settings, data folder (made if it is the default and missing), output folder and device."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=tuple(data.SIZES), default="small")
     parser.add_argument("--cell", choices=("lstm", "gru"))
@@ -289,7 +289,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, Path,
 
 @contextlib.contextmanager
 def output_folder(out: Path | None) -> Iterator[Path]:
-    """`out`, made if missing, or a temporary folder that goes away afterwards."""
+    """Yield `out`, made if missing, or a temporary folder that is removed afterwards."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         yield out
@@ -299,7 +299,7 @@ def output_folder(out: Path | None) -> Iterator[Path]:
 
 
 def samples_line(train: int, valid: int) -> str:
-    """How many samples an epoch trains and how many it is scored on."""
+    """Return a line with how many samples an epoch trains on and how many score it."""
     return f"train {train} samples  valid {valid} samples"
 
 

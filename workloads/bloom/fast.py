@@ -40,7 +40,7 @@ def encoded(path: Path) -> dict[str, np.ndarray]:
 
 
 def unpacked(packed: np.ndarray, width: int, device: torch.device) -> Tensor:
-    """`[rows, width]` float32 on the device, unpacked there: an eighth of the bytes go over."""
+    """Return `[rows, width]` float32 on the device, unpacked there: only an eighth of the bytes is transferred."""
     places = torch.arange(7, -1, -1, device=device, dtype=torch.uint8)
     out = torch.empty(len(packed), width, device=device)
     for start in range(0, len(packed), EVALUATION_BATCH):  # bounds what the bytes take on their way
@@ -50,10 +50,10 @@ def unpacked(packed: np.ndarray, width: int, device: torch.device) -> Tensor:
 
 
 def build_sources(folder: Path, device: torch.device) -> tuple[Tensors, Tensors]:
-    """People known by name to train on, and the rest."""
+    """Return the people known by name, to train on, and the rest."""
     path = folder / data.FILE_NAME
-    kept = Cache(generated.data_root() / "engine")
-    arrays = kept.arrays(encoded, inputs=[path], arguments={"path": path}, version="1")
+    cache = Cache(generated.data_root() / "engine")
+    arrays = cache.arrays(encoded, inputs=[path], arguments={"path": path}, version="1")
     inputs = unpacked(arrays["bits"], data.BITS, device)
     labels = unpacked(arrays["labels"], len(data.TWO_GRAMS), device)
     known = int(naive.TRAIN_SHARE * len(inputs))
@@ -67,7 +67,7 @@ def probabilities(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def read_arguments(
     arguments: list[str] | None,
 ) -> tuple[naive.Settings, ScriptArguments, Path, Path | None, torch.device]:
-    """The options of naive.py, and a configuration below them."""
+    """Yield the options of naive.py, which override a configuration."""
     given = configured(arguments, TEMPLATES)
     model = {} if given.config is None else {name: getattr(given.config.model, name) for name in ("hidden", "layers")}
     settings, folder, out, device = naive.parse_arguments(given.arguments(**model))

@@ -31,7 +31,7 @@ Person = tuple[Tensor, Tensor, int]
 
 @dataclass(frozen=True)
 class Settings:
-    """What one training run needs to know."""
+    """The settings of a training run."""
 
     size: str
     epochs: int
@@ -44,7 +44,7 @@ class Settings:
 
 
 def defaults(size: str) -> Settings:
-    """The recipe whose quality target is TARGETS[size]."""
+    """Return the recipe whose quality target is TARGETS[size]."""
     return {
         "tiny": Settings(size, epochs=5, batch_size=16, hidden=128, learning_rate=0.003),
         "small": Settings(size, epochs=5, batch_size=32, hidden=512),
@@ -94,7 +94,7 @@ def load_people(folder: Path) -> pd.DataFrame:
 
 
 def build_datasets(folder: Path, settings: Settings) -> tuple[Dataset[Person], Dataset[Person]]:
-    """People known by name to train on, and the rest; each part loads the file by itself."""
+    """Return the people known by name, to train on, and the rest; each part loads the file by itself."""
     known = load_people(folder)
     known = known[: int(TRAIN_SHARE * len(known))]
     rest = load_people(folder)
@@ -128,7 +128,7 @@ def build_loader(dataset: Dataset[Person], settings: Settings, shuffle: bool) ->
 def train_epoch(
     model: nn.Module, loader: DataLoader[Person], optimizer: torch.optim.Optimizer, device: torch.device
 ) -> float:
-    """One pass over the shuffled people; returns the mean loss of a person."""
+    """Train one pass over the shuffled people; return the mean loss of a person."""
     model.train()
     running_loss, count = 0.0, 0
     for bits, labels, _ in loader:
@@ -147,7 +147,7 @@ def decode_two_grams(values: list[float], all_two_grams: list[str]) -> set[str]:
 
 
 def dice(predicted: set[str], actual: set[str]) -> float:
-    """2·|both| / (|predicted| + |actual|): 1 when all two-grams are found and no other."""
+    """Return 2·|both| / (|predicted| + |actual|): 1 if all two-grams are found and no others."""
     if not predicted and not actual:
         return 1.0
     return 2 * len(predicted & actual) / (len(predicted) + len(actual))
@@ -174,12 +174,12 @@ def evaluate(model: nn.Module, valid_dataset: Dataset[Any], device: torch.device
 
 
 def evaluate_loader(model: nn.Module, loader: DataLoader[Any], device: torch.device, settings: Settings) -> float:
-    """The same for an arm that loads the validation part its own way."""
+    """Evaluate for an arm that loads the validation part its own way."""
     return validate(model, loader, device)
 
 
 def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> float:
-    """The whole run: prints a line an epoch, keeps the best model in `out`, returns the last Dice."""
+    """Train: print one line per epoch, keep the best model in `out`, return the last Dice."""
     torch.manual_seed(settings.seed)
     train_data, valid_data = build_datasets(folder, settings)
     model = build_model(settings).to(device)
@@ -201,7 +201,7 @@ def train(settings: Settings, folder: Path, out: Path, device: torch.device) -> 
 
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, Path, Path | None, torch.device]:
-    """Settings, data folder (made if it is the default and missing), output folder and device."""
+    """Yield settings, data folder (made if it is the default and missing), output folder and device."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=tuple(data.SIZES), default="small")
     for name in ("epochs", "batch-size", "hidden", "layers", "workers", "seed"):
@@ -220,7 +220,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[Settings, Path,
 
 @contextlib.contextmanager
 def output_folder(out: Path | None) -> Iterator[Path]:
-    """`out`, made if missing, or a temporary folder that goes away afterwards."""
+    """Yield `out`, made if missing, or a temporary folder that is removed afterwards."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         yield out
@@ -230,7 +230,7 @@ def output_folder(out: Path | None) -> Iterator[Path]:
 
 
 def samples_line(train: int, valid: int) -> str:
-    """How many samples an epoch trains and how many it is scored on."""
+    """Return a line with how many samples an epoch trains on and how many score it."""
     return f"train {train} samples  valid {valid} samples"
 
 

@@ -49,9 +49,9 @@ def default_folder(size: str, seed: int = 0, root: Path | None = None) -> Path:
 
 
 def ensure(size: str, seed: int = 0, root: Path | None = None) -> Path:
-    """The folder with train.h5 and valid.h5, made when missing or damaged."""
+    """Return the folder with train.h5 and valid.h5, made if missing or damaged."""
     if size not in SHAPES:
-        raise ValueError(f"no size {size!r} of the leak data; use one of {', '.join(SIZES)}")
+        raise ValueError(f"unknown size {size!r} of the leak data; use one of {', '.join(SIZES)}")
     shape = SHAPES[size]
     files = shape.train_files + shape.valid_files
     bytes_needed = files * shape.segments_per_file * (audio.MEL_BANDS * 4 + 8) + 2**20
@@ -82,7 +82,7 @@ def record_files(seed: np.random.SeedSequence, files: int, shape: Shape) -> tupl
 
 
 def file_classes(rng: np.random.Generator, files: int) -> np.ndarray:
-    """Equal shares of the four classes, in random order: no seed leaves a class out."""
+    """Equal shares of the four classes, in random order, so that no seed leaves a class out."""
     return rng.permutation(np.arange(files) % len(audio.CLASSES)).astype(np.int64)
 
 

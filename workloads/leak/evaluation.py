@@ -1,4 +1,4 @@
-"""Segment- and file-level evaluation as the leak report found it: a host sync a batch, one file at a time."""
+"""Segment- and file-level evaluation as the leak report found it: one host sync per batch, one file at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Scores:
 
 
 def f1_score(true_positive: int, false_positive: int, false_negative: int) -> float:
-    """0 when nothing was found and nothing was there to find: a detector that never fires earns nothing."""
+    """Return F1, 0 if nothing was found and nothing was there to find: a detector that never fires earns nothing."""
     denominator = 2 * true_positive + false_positive + false_negative
     return 2 * true_positive / denominator if denominator else 0.0
 

@@ -44,7 +44,7 @@ def build_model(settings: naive.Settings) -> NarrowLeakCNN:
 
 
 def load_part(path: Path, device: torch.device) -> tuple[Tensors, Tensor, int]:
-    """Mel `[rows, 1, 32, 1]`, label and number of the long segment of every row; the files' labels; longs a file."""
+    """Return mel `[rows, 1, 32, 1]`, label and long segment of every row; the files' labels; long segments per file."""
     with h5py.File(path, "r") as file:
         _, long, short = file["mel"].shape[:3]
         mel = torch.from_numpy(file["mel"][:]).flatten(0, 2).unsqueeze(1)

@@ -66,7 +66,7 @@ def trained_rows(settings: naive.Settings, rows: int) -> int:
 
 
 def epoch_order(settings: naive.Settings, rows: int, epoch: int) -> Tensor:
-    """The very batches naive.py draws, one after the other."""
+    """Yield the very batches that naive.py draws, one after the other."""
     generator = torch.Generator().manual_seed(naive.shuffle_of_epoch(settings, epoch))
     return torch.randperm(rows, generator=generator)[: trained_rows(settings, rows)]
 

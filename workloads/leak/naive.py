@@ -34,7 +34,7 @@ LEAK_WEIGHT = 0.5
 
 @dataclass(frozen=True)
 class Settings:
-    """One run; the values are those of the report where it names them."""
+    """The settings of a run; the values are those of the report where it names them."""
 
     size: str
     epochs: int
@@ -121,7 +121,7 @@ def evaluate(model: nn.Module, valid_dataset: Dataset[Any], device: torch.device
 
 
 def evaluate_loader(model: nn.Module, loader: DataLoader[Any], device: torch.device, settings: Settings) -> float:
-    """The same for an arm that loads the validation part its own way."""
+    """Evaluate for an arm that loads the validation part its own way."""
     return evaluation.evaluate_segments(model, loader, device, amp_enabled(settings, device)).segment_f1
 
 
@@ -130,7 +130,7 @@ def amp_enabled(settings: Settings, device: torch.device) -> bool:
 
 
 def shuffle_of_epoch(settings: Settings, epoch: int) -> int:
-    """The seed of one epoch's order: a resumed run sees the order it would have seen."""
+    """Return the seed of one epoch's order: a resumed run sees the order it would have seen."""
     return settings.seed * 100_003 + epoch
 
 
@@ -180,7 +180,7 @@ def save_checkpoint(path: Path, epoch: int, model: nn.Module, optimizer: Any, sc
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Any, scaler: Any) -> int:
     """Restore the run and return the first epoch still to train."""
     if not path.exists():
-        raise SystemExit(f"nothing to resume: {path} does not exist; start once without --resume")
+        raise SystemExit(f"nothing to resume: {path} does not exist; run once without --resume first")
     state = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -200,7 +200,7 @@ def report_epoch(epoch: int, loss: float, scores: evaluation.Scores, seconds: Se
 
 
 def samples_line(train: int, valid: int) -> str:
-    """How many samples an epoch trains and how many it is scored on."""
+    """Return a line with how many samples an epoch trains on and how many score it."""
     return f"train {train} samples  valid {valid} samples"
 
 
@@ -251,7 +251,7 @@ def build_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data", type=Path, help="folder made by data.py (default: made when missing)")
     parser.add_argument("--out", type=Path, help="checkpoints go here (default: a temporary folder)")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="torch.compile on CUDA")
     parser.add_argument("--mixed-precision", action=argparse.BooleanOptionalAction, help="float16 on CUDA")
     return parser
@@ -265,9 +265,9 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 @contextlib.contextmanager
 def run_folders(arguments: argparse.Namespace, settings: Settings) -> Iterator[tuple[Path, Path]]:
-    """The data, made when missing, and the output folder, removed at the end when none was named."""
+    """Yield the data, made if missing, and the output folder, removed at the end if none was named."""
     if arguments.resume and arguments.out is None:
-        raise SystemExit("--resume needs the folder of the run to go on with: add --out DIR")
+        raise SystemExit("--resume needs the folder of the run to continue: add --out DIR")
     folder = arguments.data or data.ensure(settings.size, settings.seed)
     with tempfile.TemporaryDirectory() as temporary:
         out = arguments.out or Path(temporary)

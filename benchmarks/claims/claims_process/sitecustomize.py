@@ -1,8 +1,7 @@
-"""Run by Python as each process of a claim starts, where this folder is on its path.
+"""Run by Python when a process of a claim starts, if this folder is on its path.
 
-It counts the cores that it was given, not those that others have beside it, and where it used a GPU it tells the most
-that torch had reserved there. Where processes take turns (benchmarks/claims/claims_rounds.py), it waits after each
-epoch.
+It counts the cores that it was given, not those that others have beside it, and if it used a GPU it prints the most
+that torch had reserved there. If processes take turns (benchmarks/claims/claims_rounds.py), it waits after each epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def _tell() -> None:
 
 
 def _take_turns(address: str) -> None:
-    """After each epoch line that the main thread prints, it waits to be told to go on, or for the line to be cut."""
+    """After each epoch line that the main thread prints, wait for the signal to continue, or until the line is cut."""
     import contextlib
     import socket
     import threading
@@ -39,7 +38,7 @@ def _take_turns(address: str) -> None:
         if os.getpid() != own_process or threading.current_thread() is not threading.main_thread():
             return written  # a forked worker has this function too, and must not wait
         *ended, begun = (begun + text).split("\n")
-        if any(one.startswith("epoch ") and " seconds " in one for one in ended):
+        if any(line.startswith("epoch ") and " seconds " in line for line in ended):
             sys.stdout.flush()
             with contextlib.suppress(OSError):  # nobody is there any more: go on
                 line.sendall(b".")

@@ -1,6 +1,6 @@
 """Changes that make benchmarks/prover/planted/train.py faster, and do harm: each is applied as a catalogue entry is.
 
-All leave out the moment that each batch waits for. What they do besides is what a gate must see.
+All leave out the moment for which each batch waits. What else they do is what a gate must detect.
 """
 
 from __future__ import annotations
@@ -218,9 +218,9 @@ class Harm:
 
     def do_batchnorm_stale(self) -> None:
         def forward(original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-            kept = module.running_mean.clone(), module.running_var.clone()
+            statistics = module.running_mean.clone(), module.running_var.clone()
             outcome = original(*args, **kwargs)
-            module.running_mean.data, module.running_var.data = kept
+            module.running_mean.data, module.running_var.data = statistics
             return outcome
 
         self.site.replace(self.torch.nn.BatchNorm1d, "forward", forward)

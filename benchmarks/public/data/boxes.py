@@ -37,5 +37,5 @@ def _one(rng: np.random.Generator) -> tuple[Image.Image, list[str]]:
         x, y = rng.integers(0, SIDE - wide), rng.integers(0, SIDE - high)
         values[y : y + high, x : x + wide] = COLOURS[kind] + rng.normal(0, 10, (high, wide, 3))
         middle = ((x + wide / 2) / SIDE, (y + high / 2) / SIDE, wide / SIDE, high / SIDE)
-        boxes.append(f"{kind} {' '.join(f'{one:.6f}' for one in middle)}\n")
+        boxes.append(f"{kind} {' '.join(f'{number:.6f}' for number in middle)}\n")
     return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8)), boxes

@@ -24,7 +24,7 @@ def _cora(folder: Path, rng: np.random.Generator, nodes: int = 2000, words: int 
     present = rng.random((nodes, words)) < np.where(likely[classes], 0.25, 0.01)
     names = rng.permutation(10 * nodes)[:nodes] + 1
     rows = (
-        f"{name}\t" + "\t".join("1" if one else "0" for one in row) + f"\t{SUBJECTS[kind]}"
+        f"{name}\t" + "\t".join("1" if node else "0" for node in row) + f"\t{SUBJECTS[kind]}"
         for name, row, kind in zip(names, present, classes, strict=True)
     )
     (folder / "cora.content").write_text("\n".join(rows) + "\n")
@@ -32,8 +32,10 @@ def _cora(folder: Path, rng: np.random.Generator, nodes: int = 2000, words: int 
     edges = set()
     for node, kind in enumerate(classes):
         alike = rng.choice(members[kind], 2)
-        edges |= {(node, int(other)) for other in (*alike, rng.integers(nodes)) if other != node}
-    (folder / "cora.cites").write_text("".join(f"{names[one]}\t{names[other]}\n" for one, other in sorted(edges)))
+        edges |= {(node, int(neighbour)) for neighbour in (*alike, rng.integers(nodes)) if neighbour != node}
+    (folder / "cora.cites").write_text(
+        "".join(f"{names[node]}\t{names[neighbour]}\n" for node, neighbour in sorted(edges))
+    )
 
 
 def _small(rng: np.random.Generator, count: int) -> list[tuple[int, list[int], list[set[int]]]]:
@@ -42,10 +44,10 @@ def _small(rng: np.random.Generator, count: int) -> list[tuple[int, list[int], l
     for _ in range(count):
         label, nodes = int(rng.integers(2)), int(rng.integers(10, 29))
         neighbours: list[set[int]] = [{(node - 1) % nodes, (node + 1) % nodes} for node in range(nodes)]
-        for one, other in rng.integers(0, nodes, (label * nodes // 4, 2)):
-            if one != other:
-                neighbours[one].add(int(other))
-                neighbours[other].add(int(one))
+        for node, neighbour in rng.integers(0, nodes, (label * nodes // 4, 2)):
+            if node != neighbour:
+                neighbours[node].add(int(neighbour))
+                neighbours[neighbour].add(int(node))
         found.append((label, [int(kind) for kind in rng.integers(0, 7, nodes)], neighbours))
     return found
 
@@ -65,7 +67,9 @@ def _gin(folder: Path, rng: np.random.Generator) -> None:
 def _tu(folder: Path, rng: np.random.Generator) -> None:
     edges, indicator, labels, kinds, first = [], [], [], [], 1
     for number, (label, own, neighbours) in enumerate(_small(rng, 1000), 1):
-        edges += [f"{first + one}, {first + other}" for one, near in enumerate(neighbours) for other in sorted(near)]
+        edges += [
+            f"{first + node}, {first + neighbour}" for node, near in enumerate(neighbours) for neighbour in sorted(near)
+        ]
         indicator += [str(number)] * len(own)
         kinds += map(str, own)
         labels.append(str(label))
@@ -85,8 +89,8 @@ def _events(folder: Path, rng: np.random.Generator, events: int = 4000, features
     who[:users], what[:items] = np.arange(users), np.arange(items)  # each of them at least once
     when = np.sort(rng.integers(0, 10**6, events))
     rows = (
-        f"{one},{other},{float(at)},0," + ",".join(f"{value:.3f}" for value in rng.normal(size=features))
-        for one, other, at in zip(who, what, when, strict=True)
+        f"{source},{target},{float(at)},0," + ",".join(f"{value:.3f}" for value in rng.normal(size=features))
+        for source, target, at in zip(who, what, when, strict=True)
     )
     raw = folder / "wikipedia" / "raw"
     raw.mkdir(parents=True)

@@ -54,15 +54,15 @@ def make(folder: Path, variant: str) -> None:
     if variant == "digits":
         for number in range(CLASSES):
             (folder / "train" / "images" / str(number)).mkdir(parents=True)
-            for one in range(40):
-                path = folder / "train" / "images" / str(number) / f"{one:04}.png"
+            for index in range(40):
+                path = folder / "train" / "images" / str(number) / f"{index:04}.png"
                 picture(number, (28, 28), rng).convert("L").save(path)
         (folder / "small.yaml").write_text(DIGITS)
     elif variant == "photographs":
         (folder / "photographs").mkdir()
         (folder / "unet").mkdir()
-        for one in range(200):
-            picture(one % CLASSES, (64, 64), rng).save(folder / "photographs" / f"{one:04}.jpg")
+        for index in range(200):
+            picture(index % CLASSES, (64, 64), rng).save(folder / "photographs" / f"{index:04}.jpg")
         (folder / "unet" / "config.json").write_text(json.dumps(PHOTOGRAPHS, indent=1))
     else:
         raise ValueError(f"there is no variant {variant}")

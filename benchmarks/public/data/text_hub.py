@@ -81,7 +81,7 @@ def _model(folder: Path, words: list[str], configuration: dict[str, object], wei
     ]
     first, between = ({"SpecialToken": {"id": word, "type_id": 0}} for word in ("[CLS]", "[SEP]"))
     last = {"SpecialToken": {"id": "[SEP]", "type_id": 1}}
-    one, other = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
+    first_text, second_text = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
     tokenizer = {
         "version": "1.0",
         "added_tokens": special,
@@ -89,8 +89,8 @@ def _model(folder: Path, words: list[str], configuration: dict[str, object], wei
         "pre_tokenizer": {"type": "Whitespace"},
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [first, one, between],
-            "pair": [first, one, between, other, last],
+            "single": [first, first_text, between],
+            "pair": [first, first_text, between, second_text, last],
             "special_tokens": {
                 word: {"id": word, "ids": [vocabulary[word]], "tokens": [word]} for word in ("[CLS]", "[SEP]")
             },
@@ -126,8 +126,8 @@ def _pairs(folder: Path, rng: np.random.Generator, words: list[str], count: int)
         with (folder / f"{name}.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(["sentence1", "sentence2", "label", "idx"])
-            for one, other in zip(sentences(rng, words, many), sentences(rng, words, many), strict=True):
+            for first, another in zip(sentences(rng, words, many), sentences(rng, words, many), strict=True):
                 same = int(rng.integers(0, 2))
-                second = list(rng.permutation(one)) if same else other
-                rows.writerow([" ".join(one), " ".join(second), same, number])
+                second = list(rng.permutation(first)) if same else another
+                rows.writerow([" ".join(first), " ".join(second), same, number])
                 number += 1

@@ -1,1 +1,1 @@
-"""Repairs source code and keeps its formatting and comments."""
+"""Repairs source code without changing its formatting or comments."""

@@ -1,4 +1,4 @@
-"""Make the changes of a fix at one finding in a libcst tree. Formatting and comments stay as they are."""
+"""Makes the changes of a fix at one finding in a libcst tree, preserving formatting and comments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
 class CannotFix(Exception):
-    """Raised when the code is not as the finding says or another fix is changing it; it is then left for this round."""
+    """Raised when the code does not match the finding or another fix is changing it; this round then skips the fix."""
 
 
 class Tree:
-    """A file being repaired: changes are collected and made in one pass."""
+    """A file being repaired; changes are collected, then made in one pass."""
 
     def __init__(self, text: str) -> None:
         self.wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
@@ -36,7 +36,7 @@ class Tree:
         self.once: set[tuple[cst.CSTNode, str]] = set()
 
     def apply(self, fix: Callable[[Place], None], finding: ScanFinding) -> bool:
-        """Collect the changes of one fix, or none of them when the fix cannot be made whole."""
+        """Collect the changes of one fix, or none of them if the fix cannot be made completely."""
         place = Place(self, finding)
         try:
             fix(place)
@@ -87,14 +87,14 @@ class _Changer(cst.CSTTransformer):
 
 
 class _Around:
-    """A statement with others put before or after it."""
+    """A statement with other statements inserted before or after it."""
 
     def __init__(self, node: Any, before: Sequence[Any], after: Sequence[Any]) -> None:
         self.node, self.before, self.after = node, before, after
 
 
 class Place:
-    """What a fix works on: `place.found` is the finding, `place.node(kind)` the tree's node it points at."""
+    """The place that a fix changes: `place.found` is the finding, `place.node(kind)` the node it points at."""
 
     def __init__(self, tree: Tree, found: ScanFinding) -> None:
         self.tree, self.found = tree, found
@@ -102,10 +102,10 @@ class Place:
         self.takes: list[cst.CSTNode] = []
         self.onces: list[tuple[cst.CSTNode, str]] = []
 
-    # Looking
+    # Lookup
 
     def node(self, kind: type[Node], at: str = "") -> Node:
-        """Return the node of that kind at the finding, or at a place that a hint names as `position_of` wrote it."""
+        """Return the node of this kind at the finding, or at the position of a hint, written by `position_of`."""
         finding = self.found
         key = (finding.line, finding.column - 1, finding.end_line, finding.end_column - 1)
         if at:
@@ -134,25 +134,25 @@ class Place:
         for outer in (node, *self.tree.ancestors(node)):
             if isinstance(outer, cst.SimpleStatementLine | cst.BaseCompoundStatement):
                 return outer
-        raise CannotFix("it is in no statement")
+        raise CannotFix("it is not in a statement")
 
     def text(self, node: cst.CSTNode) -> str:
         return self.tree.module.code_for_node(node)
 
-    # Changing
+    # Changes
 
     def change(self, node: cst.CSTNode, how: Change) -> None:
-        """Register a change: `how` gets the node as other changes left it and returns the new one."""
+        """Register a change: `how` gets the node with earlier changes applied and returns the new one."""
         self.changes.setdefault(node, []).append(how)
 
     def replace(self, node: cst.CSTNode, text: str) -> None:
-        """Put another expression in the node's place; nobody else may change it in this round."""
+        """Replace a node by an expression; no other fix may change it in this round."""
         self.takes.append(node)
         new = cst.parse_expression(text)
         self.change(node, lambda _: new)
 
     def replace_once(self, node: cst.CSTNode, text: str) -> None:
-        """Replace a node for which several fixes of one finding may ask for the same replacement."""
+        """Replace a node once, even if several fixes request the same replacement."""
         if self.first(node, text):
             self.replace(node, text)
 
@@ -164,7 +164,7 @@ class Place:
         self.change(node, lambda _: cst.RemoveFromParent())
 
     def before(self, statement: cst.CSTNode, text: str) -> None:
-        """Put text before a statement; the same text is put there once, however many fixes ask for it."""
+        """Insert text before a statement, once even if several fixes request the same text."""
         if self.first(statement, text):
             new = self.statement(text)
             self.change(statement, lambda node: _Around(node, [new], []))
@@ -175,7 +175,7 @@ class Place:
             self.change(statement, lambda node: _Around(node, [], [new]))
 
     def first(self, statement: cst.CSTNode, text: str) -> bool:
-        """Return whether no fix of this round has asked for this change here before."""
+        """Return whether this is the first request in this round for this change to this node."""
         key = (statement, text)
         if key in self.tree.once or key in self.onces:
             return False
@@ -183,7 +183,7 @@ class Place:
         return True
 
     def need_import(self, module: str) -> None:
-        """Add `import module` among the other imports, unless it is there."""
+        """Add `import module` to the other imports, unless it is there already."""
         statements = [
             statement for statement in self.tree.module.body if isinstance(statement, cst.SimpleStatementLine)
         ]
@@ -196,13 +196,13 @@ class Place:
         elif imports:
             self.after(imports[-1], f"import {module}")
         else:
-            raise CannotFix("nowhere to import it")
+            raise CannotFix(f"there are no imports to add {module} to")
 
     def statement(self, text: str) -> Any:
         return cst.parse_statement(text, config=self.tree.module.config_for_parsing)
 
     def set_argument(self, call: cst.Call, name: str, value: str) -> None:
-        """Give a call a keyword argument, or another value for it."""
+        """Add a keyword argument to a call, or change its value."""
         self.change(call, lambda node: with_argument(node, name, value))
 
     def drop_argument(self, call: cst.Call, name: str) -> None:
@@ -237,7 +237,7 @@ def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
 
 
 def _separator(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
-    """Return what stands between the arguments so far."""
+    """Return the whitespace between the existing arguments."""
     if len(call.args) > 1 and isinstance(call.args[-2].comma, cst.Comma):
         return _plain(call.args[-2].comma.whitespace_after)
     if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
@@ -255,17 +255,21 @@ def _plain(white: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableW
 def _continued(
     ending: cst.BaseParenthesizableWhitespace, between: cst.BaseParenthesizableWhitespace
 ) -> cst.BaseParenthesizableWhitespace:
-    """Return what stood after the last argument, comment and all, adapted to another argument that follows."""
+    """Return the whitespace and comment after the last argument, adapted to a further argument."""
     if isinstance(ending, cst.ParenthesizedWhitespace) and isinstance(between, cst.ParenthesizedWhitespace):
         return ending.with_changes(last_line=between.last_line, indent=between.indent)
     return between
 
 
 def without_argument(call: cst.Call, name: str) -> cst.Call:
-    kept = [argument for argument in call.args if argument.keyword is None or argument.keyword.value != name]
-    if len(kept) == len(call.args):
+    remaining = [argument for argument in call.args if argument.keyword is None or argument.keyword.value != name]
+    if len(remaining) == len(call.args):
         return call
-    gone = next(argument for argument in call.args if argument.keyword is not None and argument.keyword.value == name)
-    if kept and call.args[-1] is gone:
-        kept[-1] = kept[-1].with_changes(comma=gone.comma, whitespace_after_arg=gone.whitespace_after_arg)
-    return call.with_changes(args=kept)
+    removed = next(
+        argument for argument in call.args if argument.keyword is not None and argument.keyword.value == name
+    )
+    if remaining and call.args[-1] is removed:
+        remaining[-1] = remaining[-1].with_changes(
+            comma=removed.comma, whitespace_after_arg=removed.whitespace_after_arg
+        )
+    return call.with_changes(args=remaining)

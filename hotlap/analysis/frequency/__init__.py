@@ -1,1 +1,1 @@
-"""How often each function and loop runs: per epoch, per batch, per sample, per element."""
+"""Works out how often each function and loop runs: per epoch, per batch, per sample, per element."""

@@ -1,4 +1,4 @@
-"""Classes of the project that data goes through: objects that are batches, and modules that prepare samples."""
+"""Finds classes of the project that data passes through: batch objects, and modules that prepare samples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _MOVES = ("to", "cuda", "to_device")
 MOVING = "moves the batch to the device"
-GIVING = "gives the batches of that loop"
+GIVING = "yields the batches of that loop"
 
 
 def moved_batches(project: Project, functions: Mapping[Reference, Heat]) -> Iterator[tuple[Reference, Heat]]:
-    """Yield methods such as `BatchOfGraphs.to`, which run for every batch when a collate function makes a
-    `BatchOfGraphs`."""
+    """Yield methods such as `Graphs.to`, which run for every batch if a collate function makes a `Graphs`."""
     for reference, heat in list(functions.items()):
         if heat.side is not Side.LOAD or heat.frequency is not Frequency.BATCH:
             continue
@@ -30,7 +29,7 @@ def moved_batches(project: Project, functions: Mapping[Reference, Heat]) -> Iter
 
 def deep_movers(project: Project, functions: Mapping[Reference, Heat]) -> Iterator[tuple[Reference, Heat]]:
     """Yield functions that move a tensor and call themselves for the parts of a list or mapping. Training code moves
-    its batches this way, whatever route they take to the function."""
+    its batches with them, even if no call is found."""
     for reference, function in project.functions():
         if not function.moves or reference in functions:
             continue
@@ -40,7 +39,7 @@ def deep_movers(project: Project, functions: Mapping[Reference, Heat]) -> Iterat
 
 
 def feeders(project: Project, over: Term, path: str) -> Iterator[Reference]:
-    """Yield the generators that a loop goes through: called right there, or the `__iter__` of an object."""
+    """Yield the generators that a loop iterates over: called in the loop's header, or the `__iter__` of an object."""
     if not isinstance(over, tuple):
         return
     if over[0] in ("enumerated", "zipped"):

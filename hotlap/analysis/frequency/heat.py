@@ -1,4 +1,4 @@
-"""Says how hot a place in the code is."""
+"""Defines how hot a place in the code is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 
 class Side(IntEnum):
-    """The side on which code runs. What loads data holds tensors on the host, where reading one waits for nothing."""
+    """The part of a program that code belongs to. Loading holds its tensors on the host, where reading never waits."""
 
     TRAIN = 0
     EVALUATE = 1
@@ -21,14 +21,14 @@ class Heat(NamedTuple):
     confidence: Confidence
     side: Side
     why: tuple[Step, ...] = ()
-    maybes: int = 0  # conditions on the way that say nothing about how often they hold
+    maybes: int = 0  # conditions on the way whose frequency is unknown
     rarely: bool = False  # once an epoch at most, and not in every epoch
-    alone: bool = False  # in an evaluation that a program makes once, or in a loop around such that trains nothing
+    alone: bool = False  # in an evaluation made once per program, or in a loop around one without training
 
-    whole: bool = False  # in a training whose epoch is one step, and behind no switch
+    whole: bool = False  # in a training whose epoch is a single step, and not behind a switch
 
     def as_step(self) -> Heat:
-        """Give medium confidence to a cost that is as high in a step that is a whole epoch: it is one of many."""
+        """Raise the confidence to medium for costs that matter even if a step is a whole epoch: it is one of many."""
         return self._replace(confidence=Confidence.MEDIUM) if self.whole else self
 
     @property

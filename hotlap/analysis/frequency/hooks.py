@@ -1,4 +1,4 @@
-"""Methods and functions that a framework calls: per batch, per sample, per epoch."""
+"""Finds methods and functions that a framework calls per batch, per sample or per epoch."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ _RUN_ARGUMENTS = frozenset(
 
 
 def runs_its_arguments(callee: Term) -> bool:
-    """Return whether functions given to it run right there: optimizer.step(closure), map(f, …), checkpoint(block,
-    x)."""
+    """Return whether the callee runs functions passed to it: optimizer.step(closure), checkpoint(block, x)."""
     if isinstance(callee, str):
         return True  # a method of an optimizer, module or tensor
     if callee[0] == "attr":
@@ -83,13 +82,13 @@ def _of_class(project: Project, path: str, owner: Class) -> Iterator[tuple[Refer
     names = project.base_names(path, owner)
     functions = project.files[path].functions
     for method in owner.methods:
-        other = _is_of_another_kind(functions[f"{owner.name}.{method}"], method)
-        found = None if other else _hook(project, path, owner, method, names)
+        unrelated = _is_of_another_kind(functions[f"{owner.name}.{method}"], method)
+        found = None if unrelated else _hook(project, path, owner, method, names)
         if found is not None:
             frequency, side, text = found
             reference = Reference(path, f"{owner.name}.{method}")
             heat = _heat(frequency, side, Step(path, functions[reference.name].line, text))
-            once = method == "predict_step"  # after the training, where somebody asks for it
+            once = method == "predict_step"  # after the training, on request
             yield reference, heat._replace(confidence=Confidence.LOW, alone=True) if once else heat
 
 
@@ -120,15 +119,15 @@ def _hook(project: Project, path: str, owner: Class, method: str, names: set[str
 
 
 def _is_of_another_kind(function: Function, method: str) -> bool:
-    """Return whether a method with a hook's name is something else. A step of an evaluation that gets no batch is one
-    that a training makes now and then; a forward pass that steps an optimizer in a loop is a whole training."""
+    """Return whether a method with a hook's name is something else. An evaluation step that gets no batch is made by a
+    training now and then; a forward pass that steps an optimizer in a loop is a whole training."""
     if method in _EVALUATE_STEP and method.endswith("_step"):
         return len(function.parameters) == 1 and not function.rest
     return method == "forward" and any(loop.trains and loop.updates for loop in function.loops)
 
 
 def _is_forward(project: Project, path: str, owner: Class, method: str) -> bool:
-    """Match `__call__` of a module when neither the class nor its subclasses have a forward pass beside it."""
+    """Match `__call__` of a module if neither the class nor its subclasses define `forward`."""
     known = project.method(path, owner, "forward") if method == "__call__" else None
     return method == "__call__" and known is None and not project.overrides(path, owner, "forward")
 
@@ -138,7 +137,7 @@ def _is_function(names: set[str]) -> bool:
 
 
 def sent(project: Project) -> dict[Reference, list[tuple[Reference, Call]]]:
-    """Return the callbacks of a kind that the project itself invented, and where it calls a method of their name."""
+    """Return the callbacks of the project's own callback classes, and where it calls methods of their name."""
     sites: dict[str, list[tuple[Reference, Call]]] = {}
     for reference, function in project.functions():
         for call in function.calls:
@@ -157,14 +156,14 @@ def sent(project: Project) -> dict[Reference, list[tuple[Reference, Call]]]:
 
 
 def _is_own_kind(project: Project, path: str, owner: Class, method: str) -> bool:
-    """Return whether the last of its bases is a class of the project with the method, and inherits from no library."""
+    """Return whether the topmost base is another class of the project that has the method, and has no base itself."""
     _, first = project.lineage(path, owner)[-1]
     outside = [name for name in first.base_names if name not in ("object", "ABC", "Protocol")]
     return not outside and first is not owner and method in first.methods
 
 
 def _has_training_step(project: Project, path: str, owner: Class) -> bool:
-    """Match a trainer written by hand: it has training steps, so its evaluation steps run per batch too."""
+    """Match a hand-written trainer: it has training steps, so its evaluation steps run per batch too."""
     return any(
         project.files[where].functions[f"{base.name}.{method}"].steps
         for where, base in project.lineage(path, owner)
@@ -178,7 +177,7 @@ def _trains_in_steps(project: Project, path: str, owner: Class) -> bool:
 
 
 def evaluation_steps(project: Project) -> Iterator[Reference]:
-    """Yield steps of an evaluation that a trainer written by hand calls in a loop of its own."""
+    """Yield the evaluation steps that a hand-written trainer calls in its own loop."""
     for path, summary in project.files.items():
         for owner in summary.classes.values():
             found = owner.methods & _EVALUATE_STEP
@@ -187,7 +186,7 @@ def evaluation_steps(project: Project) -> Iterator[Reference]:
 
 
 def _is_optimizer(names: set[str], step: Function) -> bool:
-    """Match optimizers, and wrappers whose `step(self, closure=None)` steps another one."""
+    """Match optimizers, and wrappers whose `step(self, closure=None)` steps another optimizer."""
     return any(name.endswith("Optimizer") for name in names) or (step.updates and "closure" in step.parameters)
 
 
@@ -204,7 +203,7 @@ def _framework_hook(method: str, names: set[str], short: str) -> tuple[Frequency
 
 
 def streams(project: Project) -> Iterator[Reference]:
-    """Yield the methods that give the samples of a dataset one after the other."""
+    """Yield the `__iter__` methods of datasets, which yield samples one after the other."""
     for path, summary in project.files.items():
         for owner in summary.classes.values():
             if "__iter__" in owner.methods and project.is_dataset(path, owner):
@@ -212,7 +211,7 @@ def streams(project: Project) -> Iterator[Reference]:
 
 
 def _of_function(project: Project, reference: Reference, function: Function) -> Iterator[tuple[Reference, Heat]]:
-    """Yield functions that are registered for Ignite's events by a decorator."""
+    """Yield functions that a decorator registers for an Ignite event."""
     for name, given in function.decorators:
         if not name.endswith(".on"):
             continue
@@ -224,7 +223,7 @@ def _of_function(project: Project, reference: Reference, function: Function) -> 
 
 
 def _of_event(text: str) -> Frequency | None:
-    """Return how often an event of Ignite occurs, judged by its name."""
+    """Return how often an Ignite event occurs, judged by its name."""
     if "ITERATION_COMPLETED" in text or "ITERATION_STARTED" in text:
         return Frequency.RARE if "every" in text or "once" in text else Frequency.BATCH
     if "EPOCH_COMPLETED" in text or "EPOCH_STARTED" in text:
@@ -233,12 +232,12 @@ def _of_event(text: str) -> Frequency | None:
 
 
 def _of_call(project: Project, path: str, call: Call) -> Iterator[tuple[Reference, Heat]]:
-    """Yield functions given to a call that runs them: collate_fn of a loader, the update function of an engine."""
+    """Yield functions passed to a call that runs them: collate_fn of a loader, the update function of an engine."""
     callee = call.callee
     last = callee[-1].rsplit(".", 1)[-1] if isinstance(callee, tuple) and isinstance(callee[-1], str) else ""
     for word, term in call.keywords:
         if word in ("collate_fn", "data_collator"):
-            yield from _given(project, path, call, term, Frequency.BATCH, 2, "puts a batch together")
+            yield from _given(project, path, call, term, Frequency.BATCH, 2, "assembles a batch")
         elif word == "worker_init_fn":
             continue
     if last == "add_event_handler" and len(call.arguments) > 1:
@@ -264,7 +263,7 @@ def _given(
 
 
 def _of_dataset(project: Project, path: str, call: Call) -> Iterator[tuple[Reference, Heat]]:
-    """Yield `__getitem__` of the object given to a loader: a class that only looks like a dataset is one here."""
+    """Yield `__getitem__` of the object passed to a loader, which is a dataset whatever its class inherits from."""
     given = (
         call.arguments[0] if call.arguments else next((term for word, term in call.keywords if word == "dataset"), "")
     )

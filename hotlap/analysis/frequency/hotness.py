@@ -1,4 +1,4 @@
-"""Works out how often each function runs (per epoch, per batch, per sample, per element) and how we know."""
+"""Works out how often each function runs (per epoch, per batch, per sample, per element), and on what evidence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.names.modules import argument
 from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse.facts import (
-    ASKED,
+    CONDITIONAL,
     DEAD,
     EPOCHLY,
     ERROR,
@@ -45,17 +45,17 @@ __all__ = ["Hotness", "LoopKind"]
 
 
 class Hotness(Loops):
-    """Holds the heat of every function of a project that is reached from a training or evaluation loop, or a hook."""
+    """The heat of every function of a project that is reached from a training loop, an evaluation loop or a hook."""
 
     def __init__(self, project: Project) -> None:
         super().__init__(project)
         self.functions: dict[Reference, Heat] = {}
         self.streams = set(hooks.streams(project))
         self._evaluating: dict[tuple[Reference, int], bool] = {}
-        self.fed: dict[Reference, Heat] = {}  # generators, and the loops over batches that go through them
-        self._flags: dict[tuple[Reference, str], set[bool | None]] = {}  # what those who call often give for them
+        self.fed: dict[Reference, Heat] = {}  # generators, with the heat of the loops over batches that consume them
+        self._flags: dict[tuple[Reference, str], set[bool | None]] = {}  # the values that frequent callers pass
         self._once: dict[Reference, bool] = {}
-        self._settled = False  # how often everything runs, is known
+        self._settled = False  # whether all frequencies are known
         self._spread()
         self._settled = True
 
@@ -87,7 +87,7 @@ class Hotness(Loops):
         self._reach(waiting)
 
     def _sent_at(self, reference: Reference, sites: list[tuple[Reference, Call]], by_name: Heat) -> Heat:
-        """Return the heat of a callback of the project's own kind: it runs as often as the project sends its event."""
+        """Return the heat of a callback of the project's own, which runs as often as the project sends its event."""
         best = self.functions.get(reference)
         for where, call in sites:
             heat = self.at(where, call.stack)
@@ -105,14 +105,14 @@ class Hotness(Loops):
                     waiting.append(target)
 
     def _unreached_steps(self) -> Iterator[tuple[Reference, Heat]]:
-        """Yield functions that are a training step by themselves: they make one backward pass and one step of an
-        optimizer, and only a framework, a registry or a loop of another project knows who calls them."""
+        """Yield functions that are a training step by themselves: they make one backward pass and one optimizer step,
+        and their callers are unknown, such as a framework, a registry or another project."""
         for reference, function in self.project.functions():
             known = self.functions.get(reference)
             if not function.parameters or (known is not None and known.hot) or reference not in self.steppers:
                 continue
             if reference.name.endswith(".__init__"):
-                continue  # tries its model out, or trains as a whole
+                continue  # tries out its model, or is a whole training
             if known is not None and known.frequency is Frequency.EPOCH and self.callers.get(reference):
                 continue  # a step of its own kind at the end of every epoch
             if ((function.steps and function.updates) or self._is_begun(reference)) and not is_trial(reference):
@@ -134,7 +134,7 @@ class Hotness(Loops):
                     yield sibling, heat._replace(side=Side.EVALUATE, why=(step,))
 
     def _is_begun(self, reference: Reference) -> bool:
-        """Return whether nobody in the project calls a method that makes a step through others. Examples are
+        """Match methods that make a step through other methods and that nobody in the project calls. Examples are
         `agent.observe(transition)`, and `model.optimize_parameters()`, which steps the optimizer and leaves the
         backward pass to another method."""
         function = self.project.function(reference)
@@ -143,7 +143,7 @@ class Hotness(Loops):
 
     @cached_property
     def trains(self) -> bool:
-        """Whether some loop makes a backward pass, or a framework is handed a step to train with."""
+        """Whether some loop makes a backward pass, or a framework gets a step to train with."""
         if any(loop.trains for _, function in self.project.functions() for loop in function.loops) or self.steppers:
             return True
         return any(
@@ -161,11 +161,11 @@ class Hotness(Loops):
         }
 
     def is_hot(self, path: str) -> bool:
-        """Return whether some of the file runs every batch."""
+        """Return whether any code of the file runs every batch."""
         return path in self._hot_files
 
     def _feeding(self, reference: Reference) -> Iterator[Reference]:
-        """Yield the project's generators that a loop over batches goes through: their work for one batch is as hot."""
+        """Yield the generators that a loop over batches consumes; their work for one batch is as hot as the loop."""
         function = self.project.function(reference)
         for number, kind in enumerate(self.kinds.get(reference, ())):
             loop = function.loops[number]
@@ -193,11 +193,11 @@ class Hotness(Loops):
                 if target != reference:
                     step = Step(reference.path, call.line, f"calls {target.name.rsplit('.', 1)[-1]}")
                     apart = either and target not in self.steppers and self.project.function(target).evaluates
-                    side = Side.EVALUATE if apart else heat.side  # an engine that is given one step or the other
+                    side = Side.EVALUATE if apart else heat.side  # an engine that gets either step
                     yield target, heat._replace(side=side, why=(*heat.why, step))
 
     def at(self, reference: Reference, stack: Stack) -> Heat | None:
-        """Return how hot a place in a function is, or None where nothing is known of how it is reached."""
+        """Return how hot a place in a function is, or None if nothing is known about how it is reached."""
         heat = self.functions.get(reference)
         function = self.project.function(reference)
         around = heat
@@ -207,26 +207,28 @@ class Hotness(Loops):
             elif frame == TURN:
                 heat = around if around is not None and around.hot else self._under_guard(heat, FIRST)
             else:
-                heat = self._under_guard(heat, frame if frame > ASKED else self._told(reference, function, frame))
+                heat = self._under_guard(
+                    heat, frame if frame > CONDITIONAL else self._resolved(reference, function, frame)
+                )
         return heat
 
-    def _told(self, reference: Reference, function: Function, guard: int) -> int:
-        """Return the guard that the project's knowledge of a condition amounts to."""
-        term, otherwise = function.asked[ASKED - guard]
+    def _resolved(self, reference: Reference, function: Function, guard: int) -> int:
+        """Return the guard that stands for a condition, given what the project knows about it."""
+        term, otherwise = function.conditions[CONDITIONAL - guard]
         if isinstance(term, tuple) and term[0] == "flag":
             return RARE if self._settled and self._is_never(reference, function, term[1], term[2]) else otherwise
         return RARE if self.project.is_rare(term, reference.path) else otherwise
 
     def _is_never(self, reference: Reference, function: Function, name: str, wanted: bool) -> bool:
-        """Return whether all callers at the known rate give the flag another value, or leave its default at one."""
+        """Return whether all callers that run often enough leave the flag at the opposite of the wanted value."""
         if (reference, name) not in self._flags:
-            self._flags[reference, name] = set()  # what it is while that is being asked: nobody knows
+            self._flags[reference, name] = set()  # unknown while it is being worked out
             self._flags[reference, name] = self._values(reference, function, name)
         return self._flags[reference, name] == {not wanted}
 
     def _values(self, reference: Reference, function: Function, name: str) -> set[bool | None]:
         heat = self.functions.get(reference)
-        if name not in function.parameters:  # of another function by that name, defined before or after this one
+        if name not in function.parameters:  # of another function of the same name, defined before or after this one
             return {None}
         shift = 1 if function.owner and not is_static(function) else 0
         number = function.parameters.index(name) - shift
@@ -249,7 +251,7 @@ class Hotness(Loops):
         if heat is not None and heat.frequency in _BETWEEN and self._evaluates(reference, number, heat.frequency):
             return self._in_batch_loop(heat, reference, loop, LoopKind.BATCH_LIKELY)
         if loop.yields and reference in self.streams:
-            step = Step(reference.path, loop.line, "gives the samples of a stream")
+            step = Step(reference.path, loop.line, "yields the samples of a stream")
             return Heat(Frequency.SAMPLE, Confidence.HIGH, Side.LOAD, (step,))
         if loop.yields and reference in self.fed:
             step = Step(reference.path, loop.line, GIVING)
@@ -264,8 +266,8 @@ class Hotness(Loops):
         return heat
 
     def _in_epochs(self, heat: Heat | None, step: Step, around: bool) -> Heat:
-        """Return the heat in a loop over epochs or over whole trainings. What runs once per training does not run in
-        every epoch."""
+        """Return the heat in a loop over epochs or whole trainings. Code that runs once per training is not in every
+        epoch."""
         if heat is not None and heat.frequency.rank >= Frequency.EPOCH.rank and not (heat.rarely and not around):
             return heat
         step = replace(step, text="loop around a training" if around else "epoch loop")
@@ -274,7 +276,7 @@ class Hotness(Loops):
 
     def _evaluates(self, reference: Reference, number: int, frequency: Frequency) -> bool:
         """Return whether a loop evaluates. Either it runs a model once an epoch, whatever it iterates over (files,
-        indices, clips), or it gives its turns to a function that evaluates, once an epoch or every so many batches."""
+        indices, clips), or it passes each element to a function that evaluates, once an epoch or every N batches."""
         key = (reference, number)
         if key not in self._evaluating:
             loop = self.project.function(reference).loops[number]
@@ -297,7 +299,7 @@ class Hotness(Loops):
         return self.project.function(reference).evaluates and loop.over != NUMBER and self._only_looks(reference, loop)
 
     def goes_over_batches(self, reference: Reference) -> bool:
-        """Return whether a function has a loop over batches, by what it goes over or by what it does once an epoch."""
+        """Return whether a function has a loop over batches, by its iterable or by what it does once an epoch."""
         heat = self.functions.get(reference)
         between = heat is not None and heat.frequency in _BETWEEN
         return any(
@@ -317,7 +319,7 @@ class Hotness(Loops):
         side = heat.side if heat is not None and heat.side is Side.LOAD else Side.TRAIN if trains else Side.EVALUATE
         confidence = Confidence.HIGH if kind is LoopKind.BATCH else Confidence.MEDIUM
         inner = heat is not None and heat.hot and heat.side is not Side.LOAD
-        whole = loop.epoch and not inner  # an epoch of one batch: nobody logs more rarely than that
+        whole = loop.epoch and not inner  # an epoch of one batch: logging cannot be rarer
         confidence = Confidence.LOW if whole else confidence
         apart = heat is None or (heat.alone and not heat.hot)
         alone = apart and side is Side.EVALUATE and self._is_made_once(reference)
@@ -360,7 +362,7 @@ class Hotness(Loops):
         return found
 
     def _is_made_once(self, reference: Reference) -> bool:
-        """Match an evaluation beside a training. Without a training, the evaluation is what the program is about."""
+        """Match an evaluation made once beside a training. Without a training, evaluating is the program's purpose."""
         if reference not in self._once:
             self._once[reference] = self.trains and is_made_once(self, reference)
         return self._once[reference]

@@ -1,4 +1,4 @@
-"""Tells what each loop of a project goes over: epochs, batches, elements of a tensor, or anything else."""
+"""Tells what each loop of a project iterates over: epochs, batches, elements of a tensor, or anything else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoopKind(IntEnum):
 
 
 class Loops:
-    """Knows the kind of every loop, and the functions that train step by step."""
+    """The kind of every loop of a project, and the functions that make a training step."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -54,7 +54,7 @@ class Loops:
         self._mark_stepping_loops()
 
     def _unknown_loaders(self) -> Iterator[tuple[Term, str]]:
-        """Yield what loops over batches go over when nobody can tell its maker: an argument, an attribute, a call."""
+        """Yield the iterables of loops over batches whose origin is unknown: an argument, an attribute, a call."""
         for reference, kinds in self.kinds.items():
             loops = self.project.function(reference).loops
             for loop, kind in zip(loops, kinds, strict=True):
@@ -63,8 +63,10 @@ class Loops:
                 over = loop.over
                 while isinstance(over, tuple) and over[0] == "enumerated":
                     over = over[1]
-                asked = isinstance(over, tuple) and over[0] in ("param", "attr", "call", "index") and not loop.weights
-                if asked and kind is LoopKind.BATCH and self.project.answer(over, reference.path) == UNKNOWN:
+                unresolved = (
+                    isinstance(over, tuple) and over[0] in ("param", "attr", "call", "index") and not loop.weights
+                )
+                if unresolved and kind is LoopKind.BATCH and self.project.answer(over, reference.path) == UNKNOWN:
                     yield over, reference.path
 
     def _callers(self) -> dict[Reference, list[tuple[Reference, Call]]]:
@@ -76,19 +78,19 @@ class Loops:
         return result
 
     def _called(self, call: Call, origin: str) -> Iterator[Reference]:
-        """Yield the functions run by a call, and those handed to a library that runs them there."""
+        """Yield the functions that a call runs, including those passed to it as callbacks."""
         targets = self.project.targets(call.callee, origin) or self.project.fitting(call, origin)
         yield from targets
         for target in targets:
-            yield from self._handed(call, target, origin)
-            if call.said and self.project.function(target).sends:
-                yield from self.project.methods_called(call.said)
+            yield from self._callbacks(call, target, origin)
+            if call.event and self.project.function(target).sends:
+                yield from self.project.methods_called(call.event)
         if not targets and hooks.runs_its_arguments(call.callee):
             for term in call.arguments:
                 yield from self.project.targets(term, origin) if isinstance(term, tuple) else ()
 
-    def _handed(self, call: Call, target: Reference, origin: str) -> Iterator[Reference]:
-        """Yield functions that the called function gets and calls: `with_events(self.backward)`."""
+    def _callbacks(self, call: Call, target: Reference, origin: str) -> Iterator[Reference]:
+        """Yield the functions passed to a function that calls its argument: `with_events(self.backward)`."""
         for number in self._called_parameters.get(target, ()):
             function = self.project.function(target)
             place = number - 1 if function.owner and not is_static(function) else number
@@ -138,7 +140,7 @@ class Loops:
         return LoopKind.BATCH_LIKELY if looks else LoopKind.PLAIN
 
     def _is_named_loader(self, over: Term, reference: Reference) -> bool:
-        """Match an argument or attribute named as a loader that the project never sets: `for batch in test_loader`."""
+        """Match an argument or attribute, named like a loader, that the project never sets: `self.test_loader`."""
         while isinstance(over, tuple) and over[0] == "enumerated":
             over = over[1]
         if not isinstance(over, tuple) or over[0] not in ("param", "attr"):
@@ -151,7 +153,7 @@ class Loops:
         return name.lower().endswith("loader") and self.project.answer(over, reference.path) == UNKNOWN
 
     def _iterated(self, term: Term) -> Term:
-        """Return what is behind enumerate and zip."""
+        """Return the iterable inside enumerate and zip, preferring a loader."""
         while isinstance(term, tuple) and term[0] == "enumerated":
             term = term[1]
         if isinstance(term, tuple) and term[0] == "zipped":
@@ -183,7 +185,7 @@ class Loops:
         )
 
     def _infers(self, reference: Reference, loop: Loop) -> bool:
-        """Match a loop that calls a module without recording a graph and itself says nothing of graphs."""
+        """Match a loop that calls a module without recording a graph, though the loop itself does not disable it."""
         function = self.project.function(reference)
         number = function.loops.index(loop)
         if loop.over == NUMBER:  # steps of a generation
@@ -200,7 +202,7 @@ class Loops:
             return is_run(callee)
         own = callee[:1] == ("attr",) and callee[2] == "forward" and callee[1][:1] == ("self",)
         if own and self.project.is_model(self.project.answer(callee[1], origin)):
-            return True  # who inherits has it
+            return True  # subclasses define it
         return deep > 0 and any(
             self._runs_module(inner, target.path, deep - 1)
             for target in self.project.targets(call.callee, origin)
@@ -208,15 +210,15 @@ class Loops:
         )
 
     def records(self, callee: Term, origin: str, deep: int = 3) -> bool:
-        """Return whether calling it runs a module whose graph is recorded, in one of the functions that it leads to."""
+        """Return whether calling it runs a module with its graph recorded, directly or through other functions."""
         return any(self._records_in(target, deep) for target in self.project.targets(callee, origin))
 
     def _records_in(self, target: Reference, deep: int) -> bool:
         known = self._recording.get((target, deep))
         if known is None:
             function = self.project.function(target)
-            asked = not function.no_grad and target not in self.steppers
-            known = self._recording[target, deep] = asked and (
+            may_record = not function.no_grad and target not in self.steppers
+            known = self._recording[target, deep] = may_record and (
                 function.models or any(self._is_recorded(call, target.path, deep) for call in function.calls)
             )
         return known
@@ -229,7 +231,7 @@ class Loops:
         return deep > 0 and self.records(call.callee, origin, deep - 1)
 
     def differentiates(self, callee: Term, origin: str, deep: int = 3) -> bool:
-        """Return whether calling it makes a backward pass, in one of the functions that it leads to."""
+        """Return whether calling it makes a backward pass, directly or through other functions."""
         return any(self._differentiates_in(target, deep) for target in self.project.targets(callee, origin))
 
     def _differentiates_in(self, target: Reference, deep: int) -> bool:
@@ -252,12 +254,12 @@ class Loops:
                     self.kinds[reference][number] = LoopKind.BATCH
 
     def _called_here(self, call: Call, origin: str) -> Iterator[Reference]:
-        """Yield what a call runs, less the functions that its callee loops over: `run_epoch(loader, self.step)`."""
+        """Yield what a call runs, except functions that its callee calls in a loop: `run_epoch(loader, self.step)`."""
         turning = {
             given
             for target in self.project.targets(call.callee, origin)
             if self._called_parameters.get(target, set()) <= self._turned_parameters.get(target, set())
-            for given in self._handed(call, target, origin)
+            for given in self._callbacks(call, target, origin)
         }
         yield from (called for called in self._called(call, origin) if called not in turning)
 
@@ -281,8 +283,8 @@ class Loops:
                     self.kinds[reference][number] = LoopKind.BATCH_LIKELY
 
     def _mark_gathering_loops(self) -> None:
-        """Mark the loop that steps as the one over batches when it stands around a loop over micro-batches that only
-        gathers gradients, or around a loop over the losses of one batch."""
+        """Mark the loop that steps as the one over batches if it contains a loop over micro-batches that only
+        accumulates gradients, or a loop over the losses of one batch."""
         for reference, kinds in self.kinds.items():
             loops = self.project.function(reference).loops
             for number, loop in enumerate(loops):
@@ -292,8 +294,7 @@ class Loops:
                     kinds[number] = LoopKind.BATCH
 
     def _differentiates_losses(self, reference: Reference, loop: Loop, inner: list[Loop]) -> bool:
-        """Match `for loss in losses: loss.backward()`: data enters the turns of the outer loop, never the inner
-        ones."""
+        """Match `for loss in losses: loss.backward()`: data enters in the outer loop, never in the inner ones."""
         given = (loop.moves or loop.unpacks) and not loop.epoch and loop.over != NUMBER
         return given and not any(
             nested.moves
@@ -326,16 +327,16 @@ class Loops:
                     self._mark_epoch(kinds, function, number)
 
     def _goes_through(self, kind: LoopKind, loop: Loop, call: Call, origin: str) -> bool:
-        """Return whether the call runs a whole loop over batches. When one of many classes does, that says nothing of
-        the others."""
+        """Return whether the call runs a whole loop over batches. If only one of many classes does so, that says
+        nothing about the others."""
         if kind is LoopKind.BATCH_LIKELY and loop.moves:
-            return False  # for every batch, an attack or a solver of its own
+            return False  # an attack or a solver for every batch
         every = list(self._called(call, origin))
         loops = sum(called in self.loopers for called in every)
         return loops * 2 > len(every) if kind is LoopKind.BATCH_LIKELY and loop.over != NUMBER else loops > 0
 
     def _around_trainings(self) -> set[tuple[Reference, int]]:
-        """Return the loops over folds, seeds or trials: around one that counts epochs, here or in what they call."""
+        """Return the loops over folds, seeds or trials: those around a loop over epochs, here or in their calls."""
         found: set[tuple[Reference, int]] = set()
         trainings = self.trainings
         for reference, kinds in self.kinds.items():
@@ -354,7 +355,7 @@ class Loops:
         return found
 
     def _mark_pieces(self, kinds: list[LoopKind], function: Function, number: int) -> None:
-        """Mark a loop over long sequences as none over batches when each sequence is trained on piece by piece."""
+        """Unmark a loop over long sequences as one over batches if each sequence is trained on piece by piece."""
         loop = function.loops[number]
         if not loop.trains and not loop.updates:
             kinds[number] = LoopKind.EPOCH

@@ -1,4 +1,4 @@
-"""Judges losses and metrics of a library by their purpose: it says how often they run when nothing there calls them."""
+"""Judges by their purpose how often losses and metrics of a library run, if nothing in the library calls them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESULTS = frozenset("compute result results get_value value get_metric get_scor
 
 
 def by_kind(project: Project, called: Container[Reference]) -> Iterator[tuple[Reference, Heat]]:
-    """Yield losses and metrics that nothing in the project calls: whoever trains with them calls them every batch."""
+    """Yield losses and metrics that nothing in the project calls; users of the library call them every batch."""
     for path, summary in project.files.items():
         for owner in summary.classes.values():
             for method in ("__call__", "update"):
@@ -23,7 +23,7 @@ def by_kind(project: Project, called: Container[Reference]) -> Iterator[tuple[Re
                     continue
                 kind = _kind(project, path, owner, method)
                 if kind:
-                    step = Step(path, project.function(reference).line, f"{owner.name} is a {kind}, asked every batch")
+                    step = Step(path, project.function(reference).line, f"{owner.name} is a {kind}, called every batch")
                     side = Side.TRAIN if kind == "loss" else Side.EVALUATE
                     yield reference, Heat(Frequency.BATCH, Confidence.MEDIUM, side, (step,))
 

@@ -1,4 +1,4 @@
-"""Tells in which modes a function runs: without a graph, with a model put in evaluation mode."""
+"""Tells whether a function runs without recording a graph, or with a model in evaluation mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _QUIET_HOOKS = ("on_validation_", "on_test_", "on_predict_", "validation_step", 
 
 
 def under_no_grad(project: Project, callers: Callers, reference: Reference, deep: int = 0) -> bool:
-    """Return whether the function, or everybody who calls it, does not record a graph."""
+    """Return whether the function, or all of its callers, record no graph."""
     if project.function(reference).no_grad or is_quiet_hook(project, reference):
         return True
     known = callers.get(reference, [])
@@ -20,14 +20,14 @@ def under_no_grad(project: Project, callers: Callers, reference: Reference, deep
 
 
 def is_quiet_hook(project: Project, reference: Reference) -> bool:
-    """Match Lightning's evaluation hooks: it records no graph from the beginning of an evaluation to its end."""
+    """Match Lightning's evaluation hooks; Lightning records no graph during a whole evaluation."""
     owner, _, name = reference.name.rpartition(".")
     known = project.files[reference.path].classes.get(owner) if name.startswith(_QUIET_HOOKS) else None
     return known is not None and any("lightning" in base.lower() for base in project.base_names(reference.path, known))
 
 
 def put_to_eval(project: Project, callers: Callers, reference: Reference, deep: int = 0) -> bool:
-    """Return whether the function, or everybody who calls it, puts a model in evaluation mode."""
+    """Return whether the function, or all of its callers, put a model in evaluation mode."""
     if project.function(reference).evaluates:
         return True
     known = callers.get(reference, [])

@@ -22,7 +22,7 @@ _LOADING = frozenset("load_state_dict load_model load_checkpoint load_weights lo
 
 
 def is_made_once(loops: Loops, reference: Reference) -> bool:
-    """Return whether no known training leads here: the function stands beside a whole one, or is begun by hand."""
+    """Return whether an evaluation is made once: it stands beside a whole training, or is started by hand."""
     above = _above(loops, reference)
     if above & loops.trainings:
         return True
@@ -35,8 +35,8 @@ def is_made_once(loops: Loops, reference: Reference) -> bool:
 
 
 def _above(loops: Loops, reference: Reference) -> set[Reference]:
-    """Return the function and all that lead to it. The search ends at a function that predicts, whoever asks for that,
-    and leaves out tests, which say nothing of how a program uses it."""
+    """Return the function and all that lead to it. The search stops at functions that predict, and skips tests, which
+    do not show how a program uses the function."""
     found, waiting = {reference}, [reference]
     while waiting:
         here = waiting.pop()
@@ -48,7 +48,7 @@ def _above(loops: Loops, reference: Reference) -> set[Reference]:
 
 
 def is_forgotten(loops: Loops, reference: Reference) -> bool:
-    """Match a function that nobody calls or hands on, while a script of the folder, or the file's own code, uses its
+    """Match a function that nobody calls or passes on, while a script of the folder, or the file's own code, uses its
     neighbours."""
     files, function = loops.project.files, loops.project.function(reference)
     plain = reference.name and "." not in reference.name and not function.owner and not _is_registered(function)
@@ -67,7 +67,7 @@ def is_forgotten(loops: Loops, reference: Reference) -> bool:
 
 
 def _is_registered(function: Function) -> bool:
-    """Return whether a decorator passes the function on: to a command line, to a registry."""
+    """Return whether a decorator registers the function, with a command line or a registry."""
     return any(not name.startswith("torch.") for name, _ in function.decorators)
 
 
@@ -79,7 +79,7 @@ def is_packed(loops: Loops, path: str) -> bool:
 
 @lru_cache(maxsize=2)
 def _spoken_of(loops: Loops) -> frozenset[str]:
-    """Return the last names of all that is called, or given to what is called, anywhere in the project."""
+    """Return the last names of everything that is called, or passed to a call, anywhere in the project."""
     found: set[str] = set()
     for _, function in loops.project.functions():
         for call in function.calls:
@@ -97,8 +97,8 @@ def _last_names(term: Term) -> set[str]:
 
 
 def is_tested(summary: Summary) -> bool:
-    """Match a file of tests, by its folder from the top of what is scanned or by what it holds; a name like test.py is
-    not enough."""
+    """Match a file of tests, by its folder within what is scanned or by its contents; a name like test.py is not
+    enough."""
     *folders, name = summary.module.split(".")
     if any(part in ("tests", "test") for part in folders) or name == "conftest":
         return True
@@ -113,7 +113,7 @@ def in_tests(path: str) -> bool:
 
 
 def _is_start(loops: Loops, reference: Reference) -> bool:
-    """Match the code of a script, what predicts or loads a model first, and a private function that nobody calls."""
+    """Match the code of a script, functions that predict or load a model, and private functions that nobody calls."""
     owner, _, name = reference.name.rpartition(".")
     if name in _STARTS or _predicts(name) or _is_last_test(loops, reference):
         return True
@@ -128,12 +128,12 @@ def _is_start(loops: Loops, reference: Reference) -> bool:
 
 
 def _is_last_test(loops: Loops, reference: Reference) -> bool:
-    """Match `test` beside `validate` in one file or class: a training uses the other one every epoch."""
+    """Match `test` beside `validate` in one file or class: a training uses only the latter every epoch."""
     owner, _, name = reference.name.rpartition(".")
     if not _TESTING & _words(name) or _VALIDATING & _words(name):
         return False
     beside = (function.rpartition(".") for function in loops.project.files[reference.path].functions)
-    return any(where == owner and _VALIDATING & _words(other) for where, _, other in beside)
+    return any(where == owner and _VALIDATING & _words(neighbour) for where, _, neighbour in beside)
 
 
 def _words(name: str) -> set[str]:
@@ -145,7 +145,7 @@ def _predicts(name: str) -> bool:
 
 
 def _loads_model(function: Function) -> bool:
-    """Match `model.load_state_dict(torch.load(path))`: the function tries a model that was trained before."""
+    """Match `model.load_state_dict(torch.load(path))`: the function uses a model that was trained before."""
     return any(
         isinstance(call.callee, tuple) and call.callee[0] == "attr" and call.callee[2] in _LOADING
         for call in function.calls

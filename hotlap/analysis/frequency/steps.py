@@ -1,4 +1,4 @@
-"""Finds the functions that are one step of a training: a backward pass in no loop over batches of their own."""
+"""Finds the functions that are one training step: they make a backward pass, but not in their own loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Callers = Mapping[Reference, Sequence[tuple[Reference, Call]]]
 
 
 def steppers(project: Project, callers: Callers) -> set[Reference]:
-    """Return the functions that make one training step: whoever calls one of them in a loop is training."""
+    """Return the functions that make one training step; a loop that calls one of them trains."""
     found = {
         reference
         for reference, function in project.functions()
@@ -32,7 +32,7 @@ def steppers(project: Project, callers: Callers) -> set[Reference]:
 
 
 def _looping(project: Project, callers: Callers, found: set[Reference]) -> set[Reference]:
-    """Return the functions with a training loop of their own."""
+    """Return the functions that have a training loop of their own."""
     looping = {
         reference
         for reference, function in project.functions()
@@ -57,8 +57,8 @@ def _adds_up_by(function: Function, call: Call) -> bool:
 
 
 def _adds_up(function: Function) -> bool:
-    """Match a loop over micro-batches by number, `for _ in range(accumulate)`, with a step after it: one step as a
-    whole."""
+    """Match a loop over micro-batches by number, `for _ in range(accumulate)`, with an optimizer step after it; the
+    whole is one training step."""
     trains = [loop for loop in function.loops if loop.trains]
     if not trains or not function.updates or any(loop.updates or loop.epoch for loop in function.loops):
         return False
@@ -66,16 +66,16 @@ def _adds_up(function: Function) -> bool:
 
 
 def _gathers(project: Project, callers: Callers, reference: Reference) -> bool:
-    """Match a function that only adds up gradients of micro-batches in its loop; its callers step the optimizer."""
+    """Match a function whose loop only accumulates the gradients of micro-batches; its callers step the optimizer."""
     function = project.function(reference)
     if function.updates or function.builds:
         return False
-    who = {caller._replace(name=caller.name.split(".<lambda")[0]) for caller, _ in callers.get(reference, ())}
-    return bool(who) and all(project.function(caller).updates for caller in who)
+    calling = {caller._replace(name=caller.name.split(".<lambda")[0]) for caller, _ in callers.get(reference, ())}
+    return bool(calling) and all(project.function(caller).updates for caller in calling)
 
 
 def grow(found: set[Reference], callers: Callers, in_loops: bool) -> None:
-    """Add the callers of the functions found; calls in a loop count only if asked for."""
+    """Add all callers to the functions found; calls in a loop count only with `in_loops`."""
     waiting = deque(found)
     while waiting:
         for reference, call in callers.get(waiting.popleft(), ()):
@@ -85,5 +85,5 @@ def grow(found: set[Reference], callers: Callers, in_loops: bool) -> None:
 
 
 def is_trial(reference: Reference) -> bool:
-    """Match tests and demonstrations, which make one step to see that it works."""
+    """Match tests and demonstrations, which make one step to show that it works."""
     return any(word in reference.name.lower() for word in ("test", "demo", "example", "check"))

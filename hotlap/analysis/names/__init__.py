@@ -1,1 +1,1 @@
-"""Looks at all files together: which definition a name means, and what a value that came from elsewhere is."""
+"""Resolves names across all files: which definition a name means, and what a value from elsewhere is."""

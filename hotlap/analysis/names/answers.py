@@ -1,4 +1,4 @@
-"""Answers what a term is, with every question in it settled as far as the project can."""
+"""Answers what a term is, resolving every question in it as far as the project can."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from hotlap.analysis.names.classes import Reference
-from hotlap.analysis.names.modules import EVERYDAY, by_shape, is_thing
+from hotlap.analysis.names.modules import EVERYDAY, by_shape, is_object
 from hotlap.analysis.names.parameters import Parameters
 from hotlap.analysis.parse import torch_names
 from hotlap.analysis.parse.statements import is_static
@@ -35,7 +35,7 @@ _TENSOR = ("name", "torch.Tensor")
 
 
 def _each(term: Term, change: Callable[[Term], Term]) -> Term:
-    """Make the change to every part of what is known by now."""
+    """Apply a change to every part of a term."""
     if isinstance(term, tuple) and term[0] == "join":
         return join(_each(term[1], change), _each(term[2], change))
     if isinstance(term, tuple) and term[0] in _GROUPS:
@@ -44,8 +44,7 @@ def _each(term: Term, change: Callable[[Term], Term]) -> Term:
 
 
 def _is_of(returned: Term, known: Mapping[Term, object]) -> bool:
-    """Return whether the result is made of those arguments alone: one of them, either of them, or what calling one
-    gives."""
+    """Return whether the result consists of these arguments only: one of them, either of them, or a call of one."""
     if isinstance(returned, str):
         return False
     if returned[0] == "join":
@@ -84,17 +83,17 @@ class Answers(Parameters):
         if kind == "call":
             own = self._given_back(base, term[2:], origin) if len(term) > 2 else None
             return own if own is not None else self._called(base, term[1], origin)  # type: ignore[arg-type]
-        if kind == "item" or (kind == "index" and is_thing(base)):
+        if kind == "item" or (kind == "index" and is_object(base)):
             return self._element(base)
         if kind == "index":
             return self._settled(indexed(base))
         if kind == "part":
             return self._part(base, int(str(term[2])))
         if kind == "join":
-            other = self.answer(term[2], origin)  # type: ignore[arg-type]
-            if MODULE in term[1:] and TENSOR in (base, other):
+            second = self.answer(term[2], origin)  # type: ignore[arg-type]
+            if MODULE in term[1:] and TENSOR in (base, second):
                 return MODULE  # moved to a device, and put in evaluation mode: only modules are
-            return join(base, other)
+            return join(base, second)
         if kind in ("prefixed", "member"):
             return self._prefixed(base, str(term[2])) if kind == "prefixed" else self._member(base, origin)
         if kind == "aside":
@@ -102,8 +101,8 @@ class Answers(Parameters):
         return self._placed(kind == "moved", base, term[1])  # type: ignore[arg-type]
 
     def _narrowed(self, term: tuple[object, ...], origin: str) -> Term:
-        """Answer a function with some of its arguments, or a value tested to be of a class that the project may
-        know."""
+        """Answer a function with some of its arguments bound, or a value tested with isinstance for a class that the
+        project may know."""
         known = self.answer(term[1], origin)  # type: ignore[arg-type]
         if term[0] == "partial":
             return ("partial", known, term[2])
@@ -112,10 +111,10 @@ class Answers(Parameters):
         held = self.answer(term[2], origin)  # type: ignore[arg-type]
         return TENSOR if known == _TENSOR and held == UNKNOWN else held
 
-    def _placed(self, away: bool, base: Term, asked: Term) -> Term:
+    def _placed(self, away: bool, base: Term, question: Term) -> Term:
         """Answer a term after .to(device), .cuda() or .cpu()."""
-        unknown = away and base == UNKNOWN and isinstance(asked, tuple) and asked[0] == "call"
-        if is_thing(base) or unknown:
+        unknown = away and base == UNKNOWN and isinstance(question, tuple) and question[0] == "call"
+        if is_object(base) or unknown:
             return base  # build(…).to(device) may as well be a model
         return _each(base, moved if away else hosted)
 
@@ -140,8 +139,7 @@ class Answers(Parameters):
         return either(known) if len(known) <= _LARGEST_FAMILY else UNKNOWN
 
     def _aside(self, base: Term, call: Term, origin: str) -> Term:
-        """Place a result: a model's output is on its own device, whatever went in; a function's is where its arguments
-        are."""
+        """Place a result: a model's output is on the model's device, a function's is where its arguments are."""
         callee = self.answer(call[1], origin) if isinstance(call, tuple) else UNKNOWN
         return HOST if base == TENSOR and not self._places(callee) else base
 
@@ -166,7 +164,7 @@ class Answers(Parameters):
         return UNKNOWN
 
     def _of_file(self, starred: bool, name: str, origin: str) -> Term:
-        """Answer a table of the file, or a name that `from module import *` may have brought."""
+        """Answer a table of the file, or a name that `from module import *` may have imported."""
         if not starred:
             return self.answer(self.files[origin].names.get(name, UNKNOWN), origin)
         for star in self.files[origin].names:
@@ -178,7 +176,7 @@ class Answers(Parameters):
         return UNKNOWN
 
     def _variable(self, name: str, origin: str, deep: int = 0) -> Term:
-        """Return what an imported name was set to in its own file (a table, an object, a device), or a part of it."""
+        """Return what an imported name is set to in its own file (a table, an object, a device), or a part of that."""
         parts = name.split(".")
         for cut in range(len(parts) - 1, 0, -1):
             path = self.module_file(".".join(parts[:cut]), origin)
@@ -193,7 +191,7 @@ class Answers(Parameters):
             return result
         return UNKNOWN
 
-    def _attribute(self, base: Term, name: str, origin: str, asked: Term) -> Term:
+    def _attribute(self, base: Term, name: str, origin: str, question: Term) -> Term:
         if isinstance(base, str):
             return torch_names.attribute(base, name) if base else UNKNOWN
         if base[0] == "name":
@@ -202,10 +200,12 @@ class Answers(Parameters):
             method = self.method(base[1], self.files[base[1]].classes[base[2]], name)
             return ("function", *method) if method else UNKNOWN
         if base[0] == "join":
-            return join(self._attribute(base[1], name, origin, asked), self._attribute(base[2], name, origin, asked))
+            return join(
+                self._attribute(base[1], name, origin, question), self._attribute(base[2], name, origin, question)
+            )
         if base[0] != "instance":
             return UNKNOWN
-        return self._of_instance(base, name, isinstance(asked, tuple) and asked[0] == "super")
+        return self._of_instance(base, name, isinstance(question, tuple) and question[0] == "super")
 
     def _of_instance(self, base: tuple[object, ...], name: str, from_super: bool) -> Term:
         path = str(base[1])
@@ -222,9 +222,9 @@ class Answers(Parameters):
                 result = join(result, self.answer(kin.attributes[name], where))
         return result
 
-    def _called(self, base: Term, asked: Term, origin: str) -> Term:
+    def _called(self, base: Term, question: Term, origin: str) -> Term:
         if isinstance(base, str):
-            return self._called_kind(base, asked, origin)
+            return self._called_kind(base, question, origin)
         if base[0] == "name":
             known = torch_names.called(base[1], [], {})
             return known if known is not None else by_shape(base[1])
@@ -237,25 +237,25 @@ class Answers(Parameters):
         if base[0] == "partial":
             return self._called(base[1], UNKNOWN, origin)
         if base[0] == "join":
-            return join(self._called(base[1], asked, origin), self._called(base[2], asked, origin))
+            return join(self._called(base[1], question, origin), self._called(base[2], question, origin))
         return UNKNOWN
 
-    def _called_kind(self, base: str, asked: Term, origin: str) -> Term:
-        found = self._method_of_library(asked, origin)
+    def _called_kind(self, base: str, question: Term, origin: str) -> Term:
+        found = self._method_of_library(question, origin)
         if found is not None:
             return found
-        loader = self._loader_of_family(asked) if base == UNKNOWN else UNKNOWN
+        loader = self._loader_of_family(question) if base == UNKNOWN else UNKNOWN
         if loader:
             return loader
-        if isinstance(asked, tuple) and asked[0] == "attr" and torch_names.is_accessor(asked[2]):
+        if isinstance(question, tuple) and question[0] == "attr" and torch_names.is_accessor(question[2]):
             return UNKNOWN  # model.get_dataloader()
-        return TENSOR if base in (MODULE, TENSOR) or self._is_part_of_module(asked, origin) else UNKNOWN
+        return TENSOR if base in (MODULE, TENSOR) or self._is_part_of_module(question, origin) else UNKNOWN
 
-    def _loader_of_family(self, asked: Term) -> Term:
-        """Match `trainer.data.train_loader()` of an unknown object when every method of that name makes a loader."""
-        if not isinstance(asked, tuple) or asked[0] != "attr" or asked[2] in EVERYDAY:
+    def _loader_of_family(self, question: Term) -> Term:
+        """Match `trainer.data.train_loader()` of an unknown object if every method of that name makes a loader."""
+        if not isinstance(question, tuple) or question[0] != "attr" or question[2] in EVERYDAY:
             return UNKNOWN
-        made = [self._returned(method) for method in self.families.get(asked[2], ())]
+        made = [self._returned(method) for method in self.families.get(question[2], ())]
         return LOADER if made and all(answer in LOADERS or self.is_loader(answer) for answer in made) else UNKNOWN
 
     @cached_property
@@ -275,24 +275,23 @@ class Answers(Parameters):
             if ancestors[name] and len(places) <= _LARGEST_FAMILY and not name.startswith("__")
         }
 
-    def _is_part_of_module(self, asked: Term, origin: str) -> bool:
-        """Match `self.net(x)` in a module that sets `net` where nobody sees it."""
-        if not isinstance(asked, tuple) or asked[0] != "attr":
+    def _is_part_of_module(self, question: Term, origin: str) -> bool:
+        """Match `self.net(x)` in a module that sets `net` in a way that cannot be seen."""
+        if not isinstance(question, tuple) or question[0] != "attr":
             return False
-        owner = self.class_of(self.answer(asked[1], origin), origin)
-        return owner is not None and self.is_module(*owner) and not torch_names.is_accessor(asked[2])
+        owner = self.class_of(self.answer(question[1], origin), origin)
+        return owner is not None and self.is_module(*owner) and not torch_names.is_accessor(question[2])
 
-    def _method_of_library(self, asked: Term, origin: str) -> Term | None:
-        """Return what a method gives when its receiver, a tensor or module, was itself a question; None if it is no
-        method."""
-        if not isinstance(asked, tuple) or asked[0] != "attr":
+    def _method_of_library(self, question: Term, origin: str) -> Term | None:
+        """Return the result of a method whose receiver was itself a question; None if that is no tensor or module."""
+        if not isinstance(question, tuple) or question[0] != "attr":
             return None
-        receiver = self.answer(asked[1], origin)
+        receiver = self.answer(question[1], origin)
         if isinstance(receiver, str) or receiver[0] == "dict":
-            return torch_names.method_of(receiver, asked[2])
+            return torch_names.method_of(receiver, question[2])
         if receiver[0] == "instance" and self.is_module(receiver[1], self.files[receiver[1]].classes[receiver[2]]):
-            found = torch_names.method(MODULE, asked[2], [], on_host=False)
-            return receiver if found == MODULE else TENSOR if asked[2] == "forward" else None
+            found = torch_names.method(MODULE, question[2], [], on_host=False)
+            return receiver if found == MODULE else TENSOR if question[2] == "forward" else None
         return None
 
     def _called_instance(self, base: tuple[object, ...]) -> Term:
@@ -311,9 +310,8 @@ class Answers(Parameters):
         return ("list", result) if function.generates else result
 
     def _given_back(self, base: Term, given: tuple[object, ...], origin: str) -> Term | None:
-        """Return what a function gives back of its arguments, or None where it does something else with them. It may
-        give its only argument back, changed in type or shape at most, or one of two, as `default(value, other)`
-        does."""
+        """Return which argument a function returns, or None if it returns something else. That may be its only
+        argument, changed at most in type or shape, or one of two, as `default(value, other)` does."""
         if not isinstance(base, tuple) or base[0] != "function":
             return None
         function = self.function(Reference(base[1], base[2]))

@@ -1,4 +1,4 @@
-"""Knows the classes of a project: what they inherit from, and where their methods are."""
+"""Looks up the classes of a project: what they inherit from, and where their methods are defined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotlap.analysis.parse import torch_names
 from hotlap.analysis.parse.facts import Class, Summary
 from hotlap.analysis.parse.terms import MODULE, Term
 
-_MOST_OVERRIDES = 64  # of a method; a base class of so many says nothing about one of them
+_MOST_OVERRIDES = 64  # of a method; with more, a base class says nothing about any one of them
 
 
 class Reference(NamedTuple):
@@ -83,13 +83,13 @@ class Classes:
                     yield where, heir
 
     def overrides(self, path: str, owner: Class, name: str) -> list[Reference]:
-        """Return the method in the subclasses of this class: what `self.method()` may run as well."""
+        """Return the overrides of a method in subclasses, which `self.method()` may run as well."""
         every = self.heirs(path, owner)
         found = [Reference(where, f"{heir.name}.{name}") for where, heir in every if name in heir.methods]
         return found if len(found) <= _MOST_OVERRIDES else []
 
     def siblings(self, path: str, owner: Class, name: str) -> Iterator[Reference]:
-        """Yield the method in other classes that inherit from the same class of the project."""
+        """Yield the methods of the same name in other classes that inherit from the same class of the project."""
         for base in owner.bases:
             place = self._place(base, path)
             for where, heir in self._heirs.get(place, ()) if place is not None else ():
@@ -139,15 +139,14 @@ class Classes:
         return any(name.endswith("DataLoader") for name in names)
 
     def gives_in_turn(self, answer: Term) -> bool:
-        """Match an object of the project that says itself what iterating over it gives; layers in a row do not
-        count."""
+        """Match an object of the project that defines its own iteration; modules, such as layer lists, do not count."""
         if not isinstance(answer, tuple) or answer[0] != "instance":
             return False
         owner = self.files[answer[1]].classes[answer[2]]
         return self.method(answer[1], owner, "__iter__") is not None and not self.is_module(answer[1], owner)
 
     def is_own_loader(self, answer: Term) -> bool:
-        """Match an object whose class is named a loader: it gives batches, whatever it inherits from."""
+        """Match an object whose class is named a loader: it yields batches, whatever it inherits from."""
         named = isinstance(answer, tuple) and answer[0] == "instance"
         return named and str(answer[2]).rsplit(".", 1)[-1].endswith("Loader")
 

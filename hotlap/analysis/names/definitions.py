@@ -20,7 +20,7 @@ class Names(Classes):
         self._by_star: dict[str, dict[str, str]] = {}
 
     def module_file(self, name: str, origin: str) -> str | None:
-        """Return the scanned file that an import means: the nearest of those that may be imported by this name."""
+        """Return the scanned file that an import means: the nearest file that may be imported by this name."""
         if name[0] == "@":
             return self.canonical.get(name[1:])
         paths = self.modules.get(name)
@@ -40,8 +40,7 @@ class Names(Classes):
         return self._within_package(parts)
 
     def _within_package(self, parts: Sequence[str]) -> tuple[str, str] | None:
-        """Resolve `from package import Trainer` when nobody sees the package re-export it: the package's only class of
-        that name."""
+        """Resolve `from package import Trainer` to the package's only class of that name if no re-export is visible."""
         package = "." + ".".join(parts[:-1]) + "."
         found = [path for path in self._files_of.get(parts[-1], ()) if package in f".{self.files[path].module}."]
         return (found[0], parts[-1]) if len(found) == 1 and len(parts) > 1 else None
@@ -68,10 +67,10 @@ class Names(Classes):
         return None if where is None else self._in_file(where, parts, deep + 1)
 
     def _starred(self, path: str) -> dict[str, str]:
-        """Return the names that `from … import *` brings, and where they are. Made once: packages hand on thousands."""
+        """Return the names that `from … import *` brings, and their files. Cached: packages re-export thousands."""
         if path in self._by_star:
             return self._by_star[path]
-        found = self._by_star[path] = {}  # known while it is made: files import each other
+        found = self._by_star[path] = {}  # set early, as files import each other
         for star in self.files[path].names:
             there = self.module_file(star[1:], path) if star[0] == "*" else None
             if there is None or there == path:

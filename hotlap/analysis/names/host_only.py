@@ -1,4 +1,4 @@
-"""Finds files whose models never leave the host: nothing in them, or around them, names a device."""
+"""Finds files whose models never leave the host: neither they nor the files around them name a device."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from hotlap.analysis.parse.features import DEVICES
 
 
 def keeps_to_host(project: Project, path: str) -> bool:
-    """Return whether a file has its model and its optimizer, and exchanges nothing with a file that names a device."""
+    """Return whether a file has its own model and optimizer, and shares nothing with files that name a device."""
     summary = project.files[path]
     if DEVICES in summary.uses or not any(function.builds for function in summary.functions.values()):
         return False
     if not any(project.is_module(path, owner) for owner in summary.classes.values()):
         return False
     return path not in _taken(project) and not any(
-        DEVICES in project.files[other].uses for other in _taking(project, summary)
+        DEVICES in project.files[source].uses for source in _taking(project, summary)
     )
 
 
 @lru_cache(maxsize=2)
 def _taken(project: Project) -> frozenset[str]:
-    """Return the files from which a file that names a device imports something."""
+    """Return the files that are imported by files that name a device."""
     named = (summary for summary in project.files.values() if DEVICES in summary.uses)
     return frozenset(path for summary in named for path in _taking(project, summary))
 

@@ -1,9 +1,9 @@
-"""Tells what the arguments of a function are: by its annotations, its defaults, and its callers."""
+"""Works out what the arguments of a function are, from its annotations, its defaults and its callers."""
 
 from __future__ import annotations
 
 from hotlap.analysis.names.classes import Reference
-from hotlap.analysis.names.modules import argument, is_thing
+from hotlap.analysis.names.modules import argument, is_object
 from hotlap.analysis.names.questions import Questions
 from hotlap.analysis.parse.annotations import of_name
 from hotlap.analysis.parse.facts import Function
@@ -21,7 +21,7 @@ class Parameters(Questions):
         reference = Reference(path, name)
         function = self.function(reference)
         annotated = function.annotations[number]
-        result: Term = self._said(annotated, path) if annotated else UNKNOWN
+        result: Term = self._annotated(annotated, path) if annotated else UNKNOWN
         if result not in (UNKNOWN, MODULE) and not (isinstance(result, tuple) and result[0] == "name"):
             return result
         result = UNKNOWN if isinstance(result, tuple) else result
@@ -38,18 +38,18 @@ class Parameters(Questions):
                 plain = plain or answer in (NUMBER, TEXT)
                 result = join(result, answer)
         if result == HOST_DEVICE and not _has_other_device(function, number):
-            result = DEVICE  # others may hand another one
+            result = DEVICE  # other callers may pass another one
         return UNKNOWN if plain and result == TENSOR else result  # a tensor here, a number there: neither is sure
 
-    def _said(self, annotation: Term, path: str) -> Term:
-        """Return what an annotation says, also by another name of the project's: `Scores = torch.FloatTensor`."""
+    def _annotated(self, annotation: Term, path: str) -> Term:
+        """Return what an annotation says, also through an alias of the project: `Scores = torch.FloatTensor`."""
         if isinstance(annotation, tuple) and annotation[0] == "call":
             named = self.answer(annotation[1], path)
             return self.answer(of_name(named), path) if named[:1] == ("name",) else self.answer(annotation, path)
         return self.answer(annotation, path)
 
     def _rest(self, reference: Reference) -> Term:
-        """Return any of the arguments that callers give beyond those with a name."""
+        """Return the join of all arguments that callers pass beyond the named ones."""
         function = self.function(reference)
         shift = 1 if function.owner and not is_static(function) else 0
         first = len(function.parameters) - function.named - shift
@@ -62,5 +62,5 @@ class Parameters(Questions):
     def _standing_in(self, default: Term, path: str) -> Term:
         """Return a default that is a class, a function or a model: `klass=DataLoader`, `loss=nn.MSELoss()`."""
         answer = self.answer(default, path)
-        known = answer in (MODULE, *LOADERS) or (is_thing(answer) and answer[0] != "join")
+        known = answer in (MODULE, *LOADERS) or (is_object(answer) and answer[0] != "join")
         return answer if known else UNKNOWN

@@ -1,4 +1,4 @@
-"""Looks at all files together: which functions a call means, and who calls whom."""
+"""Resolves calls across all files: which functions a call means, and who calls whom."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hotlap.analysis.parse.facts import Call, Class, Function, Summary
 from hotlap.analysis.parse.features import DEVICES
 from hotlap.analysis.parse.terms import RARELY, UNKNOWN, Term
 
-_MOST_NAMED = 40  # methods of one name
+_MOST_NAMED = 40  # methods of the same name
 
 
 class Project(Answers):
@@ -31,13 +31,13 @@ class Project(Answers):
 
     @cached_property
     def stays_on_host(self) -> bool:
-        """Whether the project makes its own optimizers and never names another device: no read in it waits for one."""
+        """Whether the project makes its own optimizers and never names a device, so that no read waits for one."""
         if any(DEVICES in summary.uses for summary in self.files.values()):
             return False
         return any(function.builds for _, function in self.functions())
 
     def _is_own(self, name: str) -> bool:
-        """Return whether a name may mean something of the project."""
+        """Return whether a name may be defined in the project."""
         return name[0] == "@" or name.split(".", 1)[0] in self._tops
 
     @cached_property
@@ -45,7 +45,7 @@ class Project(Answers):
         return frozenset(name.split(".", 1)[0] for name in self.modules)
 
     def _find_callers(self) -> None:
-        """Find who calls whom, first by what needs no knowledge of arguments, then once more with it."""
+        """Find who calls whom, first without knowledge of arguments, then once more with it."""
         for _ in range(2):
             found: dict[Reference, list[tuple[str, Call]]] = defaultdict(list)
             for reference, function in self.functions():
@@ -59,14 +59,14 @@ class Project(Answers):
             self._targets.clear()
 
     def _completed(self, call: Call, origin: str) -> Call:
-        """Return the call with the arguments that functools.partial gave before, as far as their number."""
+        """Return the call with placeholders for the arguments that functools.partial has bound."""
         answer = self.answer(call.callee, origin)
         if not isinstance(answer, tuple) or answer[0] != "partial":
             return call
         return replace(call, arguments=(*(UNKNOWN for _ in range(answer[2])), *call.arguments))
 
     def targets(self, callee: Term, origin: str) -> list[Reference]:
-        """Return the functions of the project that calling it may run."""
+        """Return the functions of the project that a call of `callee` may run."""
         if isinstance(callee, str) or (callee[0] == "name" and not self._is_own(callee[1])):
             return []  # most calls are of a library, or of Python itself
         key = (callee, origin)
@@ -75,19 +75,19 @@ class Project(Answers):
             found = (*self._functions(self.answer(callee, origin)), *self._virtual(callee, origin))
             known = list(dict.fromkeys((*found, *self._listed(callee)))) or self._only_family(callee, origin)
             known = known or self._kin_by_word(callee, origin)
-            if callee[0] == "param":  # what a helper is handed by many callers says little about one of them
+            if callee[0] == "param":  # what many callers pass to a helper says little about any one of them
                 known = [] if len(known) > 2 else [*known, *(heir for method in known for heir in self._remade(method))]
             self._targets[key] = known
         return known
 
     def _remade(self, method: Reference) -> list[Reference]:
-        """Return the overrides of `self.step` in subclasses, when a helper is handed that method."""
+        """Return the overrides of `self.step` in subclasses if that method is passed to a helper."""
         owner, _, name = method.name.rpartition(".")
         known = self.files[method.path].classes.get(owner)
         return self.overrides(method.path, known, name) if known is not None else []
 
     def _virtual(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
-        """Return the overrides of a method of self, or of an argument for which only a base class is known."""
+        """Return the overrides of a method of self, or of an argument whose base class alone is known."""
         if callee[0] in ("some", "item"):
             return self._called_kin(self.class_of(self.answer(callee, origin), origin))
         if callee[0] != "attr" or callee[1][0] not in ("self", "param", "attr", "some"):
@@ -96,7 +96,7 @@ class Project(Answers):
         return self.overrides(*owner, callee[2]) if owner else []
 
     def _called_kin(self, owner: tuple[str, Class] | None) -> list[Reference]:
-        """Return what `metric(x)` may run in the subclasses, when only the base class of the object is known."""
+        """Return what `metric(x)` may run in the subclasses if only the base class of the object is known."""
         if owner is None:
             return []
         return self.overrides(*owner, "__call__") or (
@@ -104,21 +104,20 @@ class Project(Answers):
         )
 
     def _listed(self, callee: tuple[Any, ...]) -> list[Reference]:
-        """Resolve `for hook in self.hooks: hook.on_batch_end()`. What a list holds in one program says little of
-        others."""
+        """Resolve `for hook in self.hooks: hook.on_batch_end()` by name, as programs fill such lists differently."""
         if callee[0] != "attr" or callee[1][0] != "item" or callee[2] in EVERYDAY:
             return []
         return self.families.get(callee[2], [])
 
     def _only_family(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
-        """Return the methods meant on an unknown object, where a single class or family has one of that name."""
+        """Return the methods meant on an unknown object if a single class or family has one of that name."""
         if callee[0] != "attr" or callee[2] in EVERYDAY or self.answer(callee[1], origin) != UNKNOWN:
             return []
         return self.families.get(callee[2], [])
 
     def _kin_by_word(self, callee: tuple[Any, ...], origin: str) -> list[Reference]:
-        """Resolve `for metric in self.metrics: metric(x, y)`, of a list that a user fills: the project's subclasses of
-        its `Metric` decide what the call runs."""
+        """Resolve `for metric in self.metrics: metric(x, y)` of a list that users fill: the call may run any of the
+        project's subclasses of its `Metric`."""
         method, held = (callee[2], callee[1]) if callee[0] == "attr" else ("__call__", callee)
         if held[0] not in ("item", "part"):
             return []
@@ -152,8 +151,8 @@ class Project(Answers):
         return {word: places[0] for word, places in found.items() if len(places) == 1}
 
     def fitting(self, call: Call, origin: str) -> list[Reference]:
-        """Return the only method, among unrelated classes that have one of that name, that takes what this call gives:
-        `self.task.train_step(sample, model, loss, optimizer)`, of an object nobody knows."""
+        """Resolve `self.task.train_step(sample, model, loss, optimizer)` of an unknown object to the only method of
+        that name, among unrelated classes, that accepts the call's arguments."""
         callee = call.callee
         if len(call.arguments) < 2 or isinstance(callee, str) or callee[0] != "attr" or callee[2] not in self._shared:
             return []
@@ -172,12 +171,12 @@ class Project(Answers):
         return {name: places for name, places in found.items() if len(places) > 1}
 
     def methods_called(self, name: str) -> list[Reference]:
-        """Return the methods of a name, of whatever class: what a call by name may run."""
+        """Return the methods of this name in any class, which a call by name may run."""
         found = self.families.get(name) or self._shared.get(name, [])
         return found if len(found) <= _MOST_NAMED else []
 
     def is_rare(self, term: Term, origin: str) -> bool:
-        """Match a function, property or flag that is true only now and then."""
+        """Match a function, property or flag that is rarely true."""
         if self.answer(term, origin) == RARELY or any(
             self.function(target).rare for target in self.targets(term, origin)
         ):
@@ -212,7 +211,7 @@ class Project(Answers):
 
 
 def _takes(function: Function, call: Call) -> bool:
-    """Return whether a function takes as many arguments as the call gives, and those that the call names."""
+    """Return whether a function accepts the call's number of arguments and its keywords."""
     most = len(function.parameters) - function.named - 1
     named = all(word in function.parameters for word, _ in call.keywords)
     return (len(call.arguments) <= most or bool(function.rest)) and named

@@ -1,4 +1,4 @@
-"""Asks each question once and keeps its answer, whatever order questions come in."""
+"""Answers each question once and caches the answer, in whatever order questions come."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Questions(Names):
         return self.files[reference.path].functions[reference.name]
 
     def answer(self, term: Term, origin: str) -> Term:
-        """Return the term with every question in it answered as far as the project can."""
+        """Return the term with every question in it answered, as far as the project can."""
         if isinstance(term, str):
             return term
         key = (term, origin)
@@ -44,8 +44,8 @@ class Questions(Names):
         return self._answered(key)
 
     def _answered(self, key: tuple[Term, str]) -> Term:
-        """Answer a question. An answer made without one that is still open is good for that one alone, and forgotten
-        after it."""
+        """Answer a question. An answer that lacks a question still open is valid for that question only, and is
+        forgotten with it."""
         here, outer = len(self._open), self._lacking
         self._lacking = _DEEPEST + 1
         self._open[key] = here
@@ -61,8 +61,7 @@ class Questions(Names):
         return result
 
     def assume_loaders(self, terms: Iterable[tuple[Term, str]]) -> None:
-        """Assume that what a training loop goes over gives batches, whoever made it. All answers from now on build on
-        that."""
+        """Assume that these terms, which training loops iterate over, are loaders. All later answers build on that."""
         self._assumed.update(terms)
         self._answers.clear()
 

@@ -1,1 +1,1 @@
-"""Reads one file of source once: its functions, loops, guards and calls, and what each expression may be."""
+"""Reads a source file once: its functions, loops, guards and calls, and what each expression may be."""

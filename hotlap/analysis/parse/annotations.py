@@ -60,11 +60,11 @@ def _generic(node: ast.Subscript, plain: Callable[[ast.expr], Term]) -> Term:
 
 
 def of_name(term: Term) -> Term:
-    """Return what a name says as an annotation."""
+    """Return what a name means as an annotation."""
     if not isinstance(term, tuple) or term[0] != "name":
         return ("call", term) if isinstance(term, tuple) and term[0] == "def" else UNKNOWN
     name = term[1]
-    if name in ("typing.Any", "object", "dict", "list", "tuple", "set"):  # of what, the callers tell
+    if name in ("typing.Any", "object", "dict", "list", "tuple", "set"):  # the callers tell of what
         return UNKNOWN
     if name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor", "torch.BoolTensor", "torchtyping.TensorType"):
         return TENSOR

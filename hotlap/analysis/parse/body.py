@@ -10,9 +10,21 @@ from hotlap.analysis.parse import early_exits as leaving
 from hotlap.analysis.parse import guards, statements
 from hotlap.analysis.parse.annotations import annotated
 from hotlap.analysis.parse.call_values import Reader
-from hotlap.analysis.parse.calls import handed_by, is_next, last_name, times
+from hotlap.analysis.parse.calls import derived_from, is_next, last_name, times
 from hotlap.analysis.parse.expressions import Expressions
-from hotlap.analysis.parse.facts import ASKED, DEAD, ERROR, FIRST, MAYBE, RARE, TURN, Call, Function, Loop, Summary
+from hotlap.analysis.parse.facts import (
+    CONDITIONAL,
+    DEAD,
+    ERROR,
+    FIRST,
+    MAYBE,
+    RARE,
+    TURN,
+    Call,
+    Function,
+    Loop,
+    Summary,
+)
 from hotlap.analysis.parse.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
 from hotlap.analysis.parse.tree import walk
 
@@ -21,11 +33,11 @@ _WEIGHTS = frozenset(
     "keys".split()
 )
 _ANSWERING = ("def", "name", "attr")
-_MOST_BRANCHES = 4  # of one question; among more of them each is taken seldom
+_MOST_BRANCHES = 4  # of one question; with more, each is rarely taken
 
 
 class FileState(Reader):
-    """What statements need to know of the file, besides what expressions do."""
+    """What statements need to know about the file, besides what expressions need."""
 
     summary: Summary
     within: dict[ast.AST, Function]
@@ -119,7 +131,7 @@ class Body(Expressions):
     def _assign(self, node: ast.Assign) -> None:
         term = self.term(node.value)
         rare = guards.is_rare_flag(node.value, self.counters)
-        loop = handed_by(node.value, self.loop_names)
+        loop = derived_from(node.value, self.loop_names)
         if loop < 0 and self.stack and is_next(node.value):
             loop = self.here
         for target in node.targets:
@@ -130,7 +142,7 @@ class Body(Expressions):
                 self._note_flag(target.id, node.value, rare)
 
     def _note_list(self, name: str, value: ast.expr) -> None:
-        """Note a list that starts empty in every turn of a loop: it holds something as often as something is put in."""
+        """Note a list that starts empty in every iteration: it is filled as often as something is put in."""
         self.rare_names.discard(name)
         if isinstance(value, ast.List) and not value.elts and any(frame >= 0 for frame in self.stack):
             self.rare_names.add(name)
@@ -140,7 +152,7 @@ class Body(Expressions):
             self.rare_names.discard(node.id)
 
     def _note_flag(self, name: str, value: ast.expr, rare: bool) -> None:
-        """Note names that are true every n-th time, and names made of counters: `step = i + epoch * length`."""
+        """Note names that are true every n-th time, and names computed from counters: `step = i + epoch * length`."""
         self.few.discard(name)
         self.ranges[name] = statements.counted(value)
         if guards.is_small(value):
@@ -186,14 +198,14 @@ class Body(Expressions):
         self.block(node.orelse)
 
     def _turns(self, body: list[ast.stmt]) -> None:
-        """Read the turns of a loop. Names are looked at a second time only where a rule will ask."""
+        """Read the body of a loop. Names are revised afterwards only if terms are kept for rules."""
         self._note_counted(body)
         before = dict(self.names) if self.reader.keep is not None else {}
         self.block(body)
         self.carry(body, before)
 
     def _note_counted(self, body: list[ast.stmt]) -> None:
-        """Note `step += 1` at the end of a turn: the name counts the turns from its first line on."""
+        """Note `step += 1` in a loop's body: the name counts iterations from the first line on."""
         for statement in body:
             if (
                 isinstance(statement, ast.AugAssign)
@@ -226,7 +238,7 @@ class Body(Expressions):
 
     def _while(self, node: ast.While) -> None:
         before = self.stack
-        if leaving.ends(node.body):  # tries again until it works
+        if leaving.ends(node.body):  # retries until it works
             self.term(node.test)
             self.block(node.body)
             return
@@ -240,15 +252,15 @@ class Body(Expressions):
     def _if(self, node: ast.If) -> None:
         self.term(node.test)
         following = self.following
-        body, other = guards.guards(node, self.counters, self.rare_names)
+        body, otherwise = guards.guards(node, self.counters, self.rare_names)
         if body in (guards.NONE, MAYBE) and guards.leaves_loop(node.body) and any(frame >= 0 for frame in self.stack):
             body = FIRST
         if body in (guards.NONE, MAYBE) and self.is_kept_empty(node):
             body = FIRST
         body = TURN if body == FIRST and self.counts_here(node.test) else body
-        body, other = self._asking(node.test, body, other)
+        body, otherwise = self._by_project(node.test, body, otherwise)
         before = dict(self.names)
-        first, second = self._by_flag(node.test, body, other)
+        first, second = self._by_flag(node.test, body, otherwise)
         narrowed = self._narrow(node.test)
         self.guarded(node.body, first)
         after = self.names
@@ -258,30 +270,30 @@ class Body(Expressions):
             before[name] = after.get(name, UNKNOWN)
         for name in statements.tested_for_tensor(node.test):
             known = before.get(name, UNKNOWN)
-            if known == TENSOR or known[:1] == ("param",):  # what was taken out of a batch may be a list of tensors
+            if known == TENSOR or known[:1] == ("param",):  # a part of a batch may be a list of tensors
                 before[name] = UNKNOWN
         self.names = before
-        chained = other == MAYBE and 1 < statements.branches(node) <= _MOST_BRANCHES
-        self.guarded(node.orelse, guards.NONE if chained else second)  # `elif` is one question with the `if`
+        chained = otherwise == MAYBE and 1 < statements.branches(node) <= _MOST_BRANCHES
+        self.guarded(node.orelse, guards.NONE if chained else second)  # an `elif` belongs to the question of its `if`
         self._merge(after)
-        if other == RARE and guards.has_step(following):
+        if otherwise == RARE and guards.has_step(following):
             return  # `if step % n: continue`, and then the optimizer's step: gradient accumulation
-        if other and guards.leaves(node.body) and other not in (DEAD, MAYBE):
-            self.stack = (*self.stack, other)  # `if step % 100: continue`: what follows is as rare
+        if otherwise and guards.leaves(node.body) and otherwise not in (DEAD, MAYBE):
+            self.stack = (*self.stack, otherwise)  # `if step % 100: continue`: what follows is as rare
 
-    def _by_flag(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
-        """Guard branches that an argument decides about: who calls the function every batch may never take them."""
+    def _by_flag(self, test: ast.expr, body: int, otherwise: int) -> tuple[int, int]:
+        """Guard branches that an argument decides: frequent callers may never take them."""
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):  # `if testing and path`
-            known = [statements.asked_flag(part) for part in test.values]
+            known = [statements.tested_flag(part) for part in test.values]
             name, wanted = next((flag for flag in known if self._is_argument(flag[0])), ("", True))
-            return (self._flagged(body, name, wanted) if name else body), other
-        name, wanted = statements.asked_flag(test)
+            return (self._flagged(body, name, wanted) if name else body), otherwise
+        name, wanted = statements.tested_flag(test)
         if not self._is_argument(name):
-            return body, other
-        return self._flagged(body, name, wanted), self._flagged(other, name, not wanted)
+            return body, otherwise
+        return self._flagged(body, name, wanted), self._flagged(otherwise, name, not wanted)
 
     def _is_argument(self, name: str) -> bool:
-        """Return whether a name is an argument of this function, and not set to something else since."""
+        """Return whether a name is an argument of this function that has not been set again."""
         if not name or name not in self.function.parameters:
             return False
         term, annotated = self.names.get(name), self.function.annotations[self.function.parameters.index(name)]
@@ -290,46 +302,45 @@ class Body(Expressions):
         )
 
     def _flagged(self, guard: int, name: str, wanted: bool) -> int:
-        if guard == DEAD or guard <= ASKED:
+        if guard == DEAD or guard <= CONDITIONAL:
             return guard
-        self.function.asked.append((("flag", name, wanted), guard))
-        return ASKED - len(self.function.asked) + 1
+        self.function.conditions.append((("flag", name, wanted), guard))
+        return CONDITIONAL - len(self.function.conditions) + 1
 
     def _narrow(self, test: ast.expr) -> str:
-        """Narrow x after `if isinstance(x, Metric)` to an object of that class of the project, or of a subclass.
-        Returns the name, or "" where nothing is learned."""
-        asked = statements.tested_for_class(test)
-        known = self.names.get(asked[0]) if asked is not None else None
-        kind = self.plain(asked[1]) if asked is not None and isinstance(known, tuple) else UNKNOWN
-        if asked is None or not isinstance(kind, tuple) or kind[0] not in ("def", "name"):
+        """Narrow x after `if isinstance(x, Metric)` to an object of that class of the project, or of a subclass. Return
+        the name, or "" if nothing is learned."""
+        tested = statements.tested_for_class(test)
+        known = self.names.get(tested[0]) if tested is not None else None
+        kind = self.plain(tested[1]) if tested is not None and isinstance(known, tuple) else UNKNOWN
+        if tested is None or not isinstance(kind, tuple) or kind[0] not in ("def", "name"):
             return ""
-        self.names[asked[0]] = ("some", kind, known)
-        return asked[0]
+        self.names[tested[0]] = ("some", kind, known)
+        return tested[0]
 
-    def _asking(self, test: ast.expr, body: int, other: int) -> tuple[int, int]:
-        """Guard branches that a function or flag of the project decides about: only the project can tell how rare they
-        are."""
+    def _by_project(self, test: ast.expr, body: int, otherwise: int) -> tuple[int, int]:
+        """Guard branches that a function or flag of the project decides; only the project knows how rare they are."""
         parts, negated = guards.deciding(test)
-        guard = other if negated else body
+        guard = otherwise if negated else body
         for part in parts if guard in (guards.NONE, MAYBE) else ():
             term = self.plain(part.func if isinstance(part, ast.Call) else part)
             if isinstance(term, tuple) and term[0] in (_ANSWERING if isinstance(part, ast.Call) else ("attr",)):
-                self.function.asked.append((term, guard))
-                asked = ASKED - len(self.function.asked) + 1
-                return (body, asked) if negated else (asked, other)
-        return body, other
+                self.function.conditions.append((term, guard))
+                number = CONDITIONAL - len(self.function.conditions) + 1
+                return (body, number) if negated else (number, otherwise)
+        return body, otherwise
 
-    def _merge(self, other: dict[str, Term]) -> None:
+    def _merge(self, branch: dict[str, Term]) -> None:
         mine = self.names
-        for name, term in other.items():
+        for name, term in branch.items():
             if name not in mine:
                 mine[name] = term
             elif mine[name] is not term:
                 mine[name] = join(mine[name], term)
-        # The file's own names, and those a nested function sees, are one dictionary for good.
-        other.clear()
-        other.update(mine)
-        self.names = other
+        # The names of the file, and those a nested function sees, must stay the same dictionary.
+        branch.clear()
+        branch.update(mine)
+        self.names = branch
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
         before = self.no_grad
@@ -344,7 +355,7 @@ class Body(Expressions):
         self.no_grad = before
 
     def _enter(self, node: ast.expr, term: Term) -> None:
-        """Note that an object of the project may do something on entering and leaving."""
+        """Note that entering and leaving a `with` may run methods of an object of the project."""
         if isinstance(term, tuple) and term[0] not in ("name", "list", "dict", "tuple"):
             for name in ("__enter__", "__exit__"):
                 self.function.calls.append(Call(("attr", term, name), node.lineno, self.stack))
@@ -356,7 +367,7 @@ class Body(Expressions):
             if handler.name:
                 self.names[handler.name] = UNKNOWN
             self.guarded(handler.body, ERROR)
-            after, self.names = self.names, before  # `except ImportError: wandb = None`: what it was is known still
+            after, self.names = self.names, before  # `except ImportError: wandb = None`: the earlier value still counts
             self._merge(after)
         self.block(node.orelse)
         self.block(node.finalbody)
@@ -395,7 +406,7 @@ class Body(Expressions):
 
 
 def _given(call: ast.expr) -> list[ast.expr]:
-    """Return what is counted, not what a progress bar shows beside it."""
+    """Return the arguments of a call, without keywords such as the texts of a progress bar."""
     return call.args if isinstance(call, ast.Call) else []
 
 

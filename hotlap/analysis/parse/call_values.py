@@ -1,4 +1,4 @@
-"""Works out what a call gives, and what the project must know of it."""
+"""Works out what a call returns, and what the project must know about it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hotlap.analysis.parse.calls import (
     BACKWARDS,
     beginning,
     container_method,
+    event_name,
     given_flags,
     holds_module,
     is_library,
@@ -25,7 +26,6 @@ from hotlap.analysis.parse.calls import (
     prepared,
     result_of,
     runs_module,
-    said,
     steps_given,
     to_host,
     updates,
@@ -42,19 +42,19 @@ _TYPES = ("dtype", "memory_format", "copy")
 
 
 def _goes_along(given: list[Term]) -> bool:
-    """Return whether a model and a tensor of the device go in together: `run_forward(model=model, batch=batch)`."""
+    """Return whether a model and a device tensor are passed together: `run_forward(model=model, batch=batch)`."""
     return len(given) > 1 and any(map(holds_module, given)) and any(map(is_on_device, given))
 
 
 class Reader:
-    """What expressions need to know of the file they stand in. The implementation is in flow.py."""
+    """What expressions need to know about their file. The implementation is in flow.py."""
 
     keep: dict[ast.AST, Term] | None = None
     places: dict[ast.AST, Stack]
 
     @property
     def names(self) -> dict[str, Term]:
-        """The names of the file itself."""
+        """The global names of the file."""
         raise NotImplementedError
 
     def lookup(self, name: str) -> Term:
@@ -79,7 +79,7 @@ class Reader:
 
 
 class ReadState:
-    """The state of reading one function. `keep` of the reader holds every term when a rule will ask for it."""
+    """The state of reading one function. The reader's `keep` holds every term if rules will look them up."""
 
     def __init__(self, reader: Reader, function: Function, environment: dict[str, Term]) -> None:
         self.reader = reader
@@ -87,7 +87,7 @@ class ReadState:
         self.names = environment
         self.stack: Stack = ()
         self.no_grad = function.no_grad
-        self.loop_names: dict[str, int] = {}  # what a loop gives, and which loop
+        self.loop_names: dict[str, int] = {}  # names that hold a loop's element, and the loop
 
     def term(self, node: ast.expr) -> Term:
         raise NotImplementedError
@@ -124,7 +124,7 @@ class ReadState:
         return result
 
     def _of_python(self, node: ast.Call, callee: Term, arguments: list[Term]) -> Term:
-        """Return what super, getattr and torch.device give by what is written into them."""
+        """Return what super, getattr and torch.device return, judged by their literal arguments."""
         if callee == _SUPER and self.function.owner:
             return ("super", self.function.owner)
         if callee == _GETATTR and len(node.args) > 1:
@@ -137,21 +137,28 @@ class ReadState:
         return HOST_DEVICE if callee == _DEVICE and names_host(node) else UNKNOWN
 
     def _notice(self, node: ast.Call, callee: Term, arguments: list[Term], keywords: dict[str, Term]) -> None:
-        """Keep what the project must know of the call; mark the loop that trains."""
+        """Record what the project must know about the call, and mark the loop that trains."""
         if isinstance(node.func, ast.Attribute):
             self._notice_method(node, node.func, callee)
             self._notice_put(node.func, arguments)
         if not is_library(callee) or any(may_be_function(term) for term in (*arguments, *keywords.values())):
             given = tuple(keywords.items())
             known = Call(
-                callee, node.lineno, self.stack, tuple(arguments), given, self.no_grad, given_flags(node), said(node)
+                callee,
+                node.lineno,
+                self.stack,
+                tuple(arguments),
+                given,
+                self.no_grad,
+                given_flags(node),
+                event_name(node),
             )
             self.function.calls.append(known)
             if callee == _MAP:
                 self._notice_map(node, arguments)
         if callee == _NEXT and arguments and isinstance(arguments[0], tuple):
-            asked = ("attr", arguments[0], "__next__")
-            self.function.calls.append(Call(asked, node.lineno, self.stack, no_grad=self.no_grad))
+            next_method = ("attr", arguments[0], "__next__")
+            self.function.calls.append(Call(next_method, node.lineno, self.stack, no_grad=self.no_grad))
         if self.loop_names:
             mark_use(node, self.loop_names, self.function.loops)
             self._mark_feeding(callee, arguments, keywords)
@@ -169,7 +176,7 @@ class ReadState:
             self.reader.put_attribute(self, function.value, arguments[-1])
 
     def _notice_map(self, node: ast.Call, arguments: list[Term]) -> None:
-        """Note that map(function, xs) calls the function with every x."""
+        """Record that map(function, xs) calls the function with every x."""
         given = tuple(element(term) for term in arguments[1:])
         self.function.calls.append(Call(arguments[0], node.lineno, self.stack, given, (), self.no_grad))
 
@@ -213,7 +220,7 @@ class ReadState:
             loop.trains = True
 
     def _mark_feeding(self, callee: Term, arguments: list[Term], keywords: dict[str, Term]) -> None:
-        """Mark loops that give something on the device to what may be a model, or with a model to what may run it."""
+        """Mark loops that pass device data to what may be a model, or pass it together with a model."""
         fed = may_be_model(callee) and any(map(is_on_device, arguments))
         if fed or (not is_library(callee) and _goes_along([*arguments, *keywords.values()])):
             for frame in self.stack:
@@ -222,7 +229,7 @@ class ReadState:
 
     @property
     def here(self) -> int:
-        """The number of the innermost loop around; -1 where there is none."""
+        """The number of the innermost loop around, or -1."""
         return next((frame for frame in reversed(self.stack) if frame >= 0), -1)
 
     def _innermost(self) -> Loop | None:
@@ -247,7 +254,7 @@ class ReadState:
             if found is not None:
                 return found
         if name == "to" and node.keywords and not node.args and all(word.arg in _TYPES for word in node.keywords):
-            return base  # of another type, where it is
+            return base  # of another type, on the same device
         if isinstance(base, str):
             return torch_names.method(base, name, arguments, to_host(node) or HOST_DEVICE in arguments)
         if base[0] in ("list", "dict"):

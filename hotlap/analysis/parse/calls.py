@@ -1,4 +1,4 @@
-"""Judges what calls give and mean by the terms of one function alone."""
+"""Judges what calls return and do by the terms of a single function."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hotlap.analysis.parse.terms import (
     moved,
 )
 
-THROUGH = frozenset(  # calls that give back what they were given, to be iterated over
+THROUGH = frozenset(  # calls that return their argument, or something that iterates over it
     "tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.std.tqdm tqdm.autonotebook.tqdm tqdm.rich.tqdm "
     "rich.progress.track alive_progress.alive_it fastprogress.progress_bar iter list tuple sorted reversed set "
     "torch.compile torch.jit.script torch.nn.DataParallel torch.nn.parallel.DistributedDataParallel itertools.islice "
@@ -47,18 +47,18 @@ OF_TENSORS = frozenset(
     "parameters mean sum max min format join split strip startswith endswith".split()
 )
 OF_MODULES = frozenset(("eval", "train", "parameters", "named_parameters"))  # nothing else has these, without arguments
-_KEEPING = frozenset(  # methods that give the same sort of thing: a question stays as short as it was
+_KEEPING = frozenset(  # methods that return the same kind as their receiver, so that the question stays short
     "detach clone float contiguous half double train eval requires_grad_ mean sum squeeze unsqueeze view reshape "
     "permute transpose argmax sigmoid softmax log_softmax clamp exp sqrt abs long int bool any all flatten "
     "repeat expand argmin norm pow relu tanh eq ne lt gt le ge mul div masked_fill".split()
 )
 _OF_MODULE = frozenset("train eval float half double requires_grad_".split())
-_ALONG = 5  # how deep a question may be to go along with a call
+_ALONG = 5  # how deep a question may be to be kept as an argument of a call
 BACKWARDS = frozenset(("backward", "manual_backward"))
 
 
 def prepared(base: Term, arguments: list[Term]) -> Term | None:
-    """Return what accelerator.prepare(model, loader) gives: its arguments, whose batches are now on the device."""
+    """Return what accelerator.prepare(model, loader) returns: its arguments, with batches now on the device."""
     if not arguments or (isinstance(base, str) and base not in (ACCELERATOR, UNKNOWN)):
         return None
     placed = [PLACED_LOADER if argument in LOADERS else argument for argument in arguments]
@@ -81,14 +81,14 @@ def method_of_unknown(base: Term, name: str, on_host: bool) -> Term | None:
     if name in _KEEPING:
         return base
     if name == "gather" and base[0] == "attr":
-        return TENSOR  # of an accelerator, or of a tensor that is kept
+        return TENSOR  # of an accelerator, or of a tensor that an object holds
     if name in torch_names.ONLY_TENSORS and name != "backward":
         return join(base, TENSOR) if base[0] == "call" else base
     return None
 
 
 def mode_set(node: ast.Call, name: str) -> str:
-    """Return the mode that a method sets: `model.train(False)` is `model.eval()`, and only modules have a mode."""
+    """Return the mode that a method sets; `model.train(False)` is `model.eval()`. Only modules have a mode."""
     given = node.args or [word.value for word in node.keywords if word.arg == "mode"]
     if name != "train" or not given:
         return name if name in OF_MODULES and not node.args else ""
@@ -104,7 +104,7 @@ def to_host(node: ast.Call) -> bool:
 
 
 def beginning(node: ast.expr) -> str:
-    """Return what a text begins with, as far as it is written out: `"loss_" + name`, `f"loss_{name}"`."""
+    """Return the literal beginning of a text: `"loss_" + name`, `f"loss_{name}"`."""
     if isinstance(node, ast.BinOp):
         return beginning(node.left)
     if isinstance(node, ast.JoinedStr):
@@ -136,7 +136,7 @@ def builtin(name: str, arguments: list[Term]) -> Term:
 
 
 def _several(name: str, first: Term, arguments: list[Term]) -> Term:
-    """Return what builtins give that go over values, or give access to them."""
+    """Return the results of builtins that iterate over values or give access to them."""
     if name == "enumerate":
         return ("enumerated", first)
     if name == "open":
@@ -151,7 +151,7 @@ def _several(name: str, first: Term, arguments: list[Term]) -> Term:
 
 
 def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term:
-    """Return what calling something by its full name gives."""
+    """Return what calling something of this full name returns."""
     if name in THROUGH and (arguments or "iterable" in keywords):
         return arguments[0] if arguments else keywords["iterable"]
     if name == "functools.partial" and arguments:
@@ -167,7 +167,7 @@ def named_result(name: str, arguments: list[Term], keywords: dict[str, Term]) ->
 
 
 def _written_out(values: list[Term]) -> Term:
-    """Return the term of `dict(loss=loss, rate=0.1)`. With a text among others it is a record of unknown values."""
+    """Return the term of `dict(loss=loss, rate=0.1)`. If some values are texts, it is a record of unknown values."""
     result = values[0]
     for value in values[1:]:
         result = join(result, value)
@@ -176,7 +176,7 @@ def _written_out(values: list[Term]) -> Term:
 
 
 def result_of(callee: Term, arguments: list[Term]) -> Term:
-    """Return the question what a call gives. One or two arguments go along: some functions give back what they get."""
+    """Return the question what a call returns. It includes one or two arguments, as some functions return these."""
     if depth(callee) >= DEEPEST:
         return UNKNOWN
     along = len(arguments) == 1 or (len(arguments) == 2 and callee[0] in ("def", "name", "star"))
@@ -186,7 +186,7 @@ def result_of(callee: Term, arguments: list[Term]) -> Term:
 
 
 def updates(node: ast.expr, lookup: Callable[[str], Term]) -> bool:
-    """Return whether an optimizer, or a scaler in its place, is stepped; a scheduler does not count."""
+    """Return whether an optimizer, or a scaler in its place, makes the step; a scheduler does not count."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     if isinstance(node, ast.Name) and lookup(name) in (OPTIMIZER, SCALER):
         return True
@@ -209,7 +209,7 @@ def runs_module(function: ast.expr) -> bool:
 
 
 def may_be_model(callee: Term) -> bool:
-    """Match an argument, or an attribute of one or of self, that is called; no method of a tensor or container."""
+    """Match a called argument, or an attribute of one or of self, except methods of tensors and containers."""
     if not isinstance(callee, tuple) or callee[0] not in ("param", "attr"):
         return False
     if callee[0] == "attr":
@@ -221,18 +221,18 @@ def may_be_model(callee: Term) -> bool:
 def is_on_device(term: Term) -> bool:
     if isinstance(term, tuple) and term[0] == "list":
         return is_on_device(term[1])
-    if isinstance(term, tuple) and term[0] == "join":  # moved, where there is a device
+    if isinstance(term, tuple) and term[0] == "join":  # moved if there is a device
         return any(map(is_on_device, term[1:]))
     return term == TENSOR or (isinstance(term, tuple) and term[0] == "moved")
 
 
 def holds_module(term: Term) -> bool:
-    """Match a module, as far as one function tells: `model` after `model.eval()`."""
+    """Match what a function shows to be a module, such as `model` after `model.eval()`."""
     return term == MODULE or (isinstance(term, tuple) and term[0] == "join" and MODULE in term[1:])
 
 
 def all_on_host(arguments: list[Term]) -> bool:
-    """Return whether nothing from the device goes into a call, and some tensor does: its result is on the host."""
+    """Return whether a call gets tensors of the host only, so that its result is on the host."""
     plain = (HOST, BATCH, NUMPY, NUMBER, EXTENT, TEXT)
     return any(argument in (HOST, BATCH) for argument in arguments) and all(argument in plain for argument in arguments)
 
@@ -241,8 +241,8 @@ _FLAGS = (True, False, None)
 
 
 def given_flags(node: ast.Call) -> tuple[tuple[int | str, bool], ...]:
-    """Return the arguments that are True, False or None, written out, and "*" where some hide: `validate(loader,
-    quiet=True)`."""
+    """Return the arguments that are literally True, False or None, and "*" if some are hidden in a mapping or sequence:
+    `validate(loader, quiet=True)`."""
     found: list[tuple[int | str, bool]] = []
     for number, value in enumerate(node.args):
         if value.__class__ is ast.Starred:
@@ -257,7 +257,7 @@ def given_flags(node: ast.Call) -> tuple[tuple[int | str, bool], ...]:
     return tuple(found)
 
 
-def said(node: ast.Call) -> str:
+def event_name(node: ast.Call) -> str:
     """Return `before_step` of `call_hook("before_step")`, `notify(hooks, "before_step")` or
     `send(event="before_step")`."""
     for argument in (*node.args, *(word.value for word in node.keywords)):
@@ -272,7 +272,7 @@ def is_library(callee: Term) -> bool:
     if callee[0] == "attr":
         return callee[2] in OF_TENSORS
     if callee[0] != "name" or callee[1] in torch_names.LOADER_NAMES or callee[1] == "numpy.load":
-        return False  # noted, though the library's
+        return False  # recorded, although it is the library's
     return callee[1] in torch_names.BUILTINS or callee[1].startswith(("torch.", "numpy.", "math.", "time.", "os."))
 
 
@@ -287,19 +287,18 @@ def last_name(node: ast.expr) -> str:
 
 
 def given_by(node: ast.expr, given: Mapping[str, int]) -> int:
-    """Return the loop that gives what an expression begins with, or -1."""
+    """Return the loop whose element an expression begins with, or -1."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return given.get(node.id, -1) if isinstance(node, ast.Name) else -1
 
 
-def handed_by(node: ast.expr, given: Mapping[str, int]) -> int:
-    """Return the loop whose value an expression begins with, or whose value a function takes apart:
-    `self.parse(batch)`."""
+def derived_from(node: ast.expr, given: Mapping[str, int]) -> int:
+    """Return the loop whose element an expression begins with, or passes to a function: `self.parse(batch)`."""
     number = given_by(node, given)
     if number < 0 and isinstance(node, ast.Tuple):
-        return max((handed_by(part, given) for part in node.elts), default=-1)
-    if number < 0 and isinstance(node, ast.Subscript):  # data[indices], of indices that the loop gives
+        return max((derived_from(part, given) for part in node.elts), default=-1)
+    if number < 0 and isinstance(node, ast.Subscript):  # data[indices], where the indices are the loop's element
         return given.get(node.slice.id, -1) if isinstance(node.slice, ast.Name) else -1
     if number < 0 and isinstance(node, ast.Call):
         names = [argument.id for argument in node.args if isinstance(argument, ast.Name)]
@@ -319,7 +318,7 @@ def is_next(value: ast.expr) -> bool:
 
 
 def times(node: ast.expr, given: Mapping[str, int]) -> int:
-    """Return the loop whose number is multiplied, or -1: `i * size`, `(i + 1) * size`, `offset + i * size`."""
+    """Return the loop whose counter is multiplied, or -1: `i * size`, `(i + 1) * size`, `offset + i * size`."""
     if not isinstance(node, ast.BinOp):
         return -1
     if isinstance(node.op, ast.Add):
@@ -331,30 +330,30 @@ def times(node: ast.expr, given: Mapping[str, int]) -> int:
 
 
 def mark_module(names: dict[str, Term], name: str, known: Term) -> None:
-    """Mark a name as a module, since only modules have what was called on it."""
+    """Mark a name as a module, as only modules have the method that was called."""
     if isinstance(known, tuple) and known[0] == "moved":
         known = known[1]  # model = model.to(device)
-    own = isinstance(known, tuple) and known[0] == "self"  # its class tells more: what those that inherit make of it
+    own = isinstance(known, tuple) and known[0] == "self"  # its class and subclasses tell more
     if not own and (known == UNKNOWN or isinstance(known, tuple)):
         names[name] = join(known, MODULE)
 
 
 def mark_moving(node: ast.expr, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
-    """Mark the loop that gives what is moved to a device."""
-    number = handed_by(node, given)
+    """Mark the loop whose element is moved to a device."""
+    number = derived_from(node, given)
     if number >= 0:
         loops[number].moves = True
 
 
 def mark_use(call: ast.Call, given: Mapping[str, int], loops: Sequence[Loop]) -> None:
-    """Mark loops that give what goes into a call."""
+    """Mark the loops whose element is passed to a call."""
     for argument in (*call.args, *(word.value for word in call.keywords)):
         if isinstance(argument, ast.Name) and argument.id in given:
             loops[given[argument.id]].unpacks = True
 
 
 def container_method(names: dict[str, Term], function: ast.Attribute, base: Term, arguments: list[Term]) -> Term:
-    """Return what a method of a list, set or dict gives; what is put in changes what the name stands for."""
+    """Return what a method of a list, set or dict returns; what it puts in changes the container's term."""
     name = function.attr
     if name in ("append", "add", "extend", "insert") and arguments and isinstance(function.value, ast.Name):
         added = element(arguments[-1]) if name == "extend" else arguments[-1]

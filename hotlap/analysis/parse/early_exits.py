@@ -1,4 +1,4 @@
-"""Finds loops that are left in their first turn, or after a few."""
+"""Finds loops that are left in their first iteration, or after a few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hotlap.analysis.parse import guards
 
 
 def ends(body: list[ast.stmt]) -> bool:
-    """Return whether a loop's body is never begun again: it ends in break or return, unless something failed."""
+    """Return whether a loop's body never runs twice: it ends in break or return, unless something fails."""
     last = body[-1]
     if isinstance(last, ast.With | ast.AsyncWith):
         return ends(last.body)
@@ -22,7 +22,7 @@ def ends(body: list[ast.stmt]) -> bool:
 
 
 def ends_soon(loop: ast.For | ast.AsyncFor, few: Container[str]) -> bool:
-    """Match `if count == 3: break`, of a counter of the loop's turns and a small number."""
+    """Match `if count == 3: break`, where count counts iterations and the number is small."""
     for statement in loop.body:
         if (
             isinstance(statement, ast.If)
@@ -50,7 +50,7 @@ def _counts_turns(loop: ast.For | ast.AsyncFor, name: str) -> bool:
 
 
 def _own_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of this loop, not those of a loop inside."""
+    """Yield the statements of this loop, without those of loops inside it."""
     for statement in body:
         yield statement
         if not isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.ClassDef):

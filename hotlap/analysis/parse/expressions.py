@@ -42,9 +42,9 @@ class Expressions(ReadState):
         self.counters: set[str] = set()
         self.rare_names: set[str] = set()
         self.few: set[str] = set()  # names of small numbers
-        self.ranges: dict[str, ast.expr] = {}  # what names were set to last: a bar over a range
-        self.starts: dict[str, int] = {}  # names set to a multiple of what a loop counts, and the loop
-        self.set_in: dict[str, int] = {}  # names, and the loop they were set in last
+        self.ranges: dict[str, ast.expr] = {}  # what names were last set to, such as a bar over a range
+        self.starts: dict[str, int] = {}  # names set to a multiple of a loop's counter, and the loop
+        self.set_in: dict[str, int] = {}  # names, and the loop they were last set in
 
     # Names and constants
 
@@ -79,8 +79,8 @@ class Expressions(ReadState):
     def _attribute(self, node: ast.Attribute) -> Term:
         base = self.term(node.value)
         if base.__class__ is tuple and base[0] == "self" and node.attr in self.reader.properties(base[1]):
-            asked = ("def", f"{base[1]}.{node.attr}")
-            self.function.calls.append(Call(asked, node.lineno, self.stack, no_grad=self.no_grad))
+            getter = ("def", f"{base[1]}.{node.attr}")
+            self.function.calls.append(Call(getter, node.lineno, self.stack, no_grad=self.no_grad))
         return self.attribute_of(base, node.attr)
 
     def attribute_of(self, base: Term, name: str) -> Term:
@@ -124,10 +124,10 @@ class Expressions(ReadState):
 
     def _compare(self, node: ast.Compare) -> Term:
         result = self.term(node.left)
-        for operator, other in zip(node.ops, node.comparators, strict=True):
-            term = self.term(other)
+        for operator, operand in zip(node.ops, node.comparators, strict=True):
+            term = self.term(operand)
             # a tensor is never compared with a text or a list
-            plain = isinstance(operator, _IDENTITY) or TEXT in (result, term) or isinstance(other, ast.List)
+            plain = isinstance(operator, _IDENTITY) or TEXT in (result, term) or isinstance(operand, ast.List)
             result = NUMBER if plain else join(result, term)
         if isinstance(result, str):
             return result if result in TENSORS or result == NUMPY else NUMBER
@@ -135,10 +135,10 @@ class Expressions(ReadState):
 
     def _choice(self, node: ast.IfExp) -> Term:
         self.term(node.test)
-        before, (body, other) = self.stack, guards.guards(node, self.counters, self.rare_names)
+        before, (body, otherwise) = self.stack, guards.guards(node, self.counters, self.rare_names)
         self.stack = (*before, body) if body else before
         first = self.term(node.body)
-        self.stack = (*before, other) if other else before
+        self.stack = (*before, otherwise) if otherwise else before
         result = join(first, self.term(node.orelse))
         self.stack = before
         return result
@@ -165,7 +165,7 @@ class Expressions(ReadState):
         return NUMBER
 
     def _note_piece(self, start: ast.expr) -> None:
-        """Note a loop over pieces: `rows[i * size : (i + 1) * size]`, or from a name that was set to `i * size`."""
+        """Note a loop over slices: `rows[i * size : (i + 1) * size]`, also if the start is a name set to that."""
         number = self.starts.get(start.id, -1) if isinstance(start, ast.Name) else times(start, self.loop_names)
         if number >= 0:
             self.function.loops[number].strided = True
@@ -180,7 +180,7 @@ class Expressions(ReadState):
         return ("list", result if depth(result) < DEEPEST else UNKNOWN)
 
     def _table(self, node: ast.Dict) -> Term:
-        """Return any of the functions in `{"dice": dice, "jaccard": jaccard}`, up to a generous number."""
+        """Return a term for any of the functions in `{"dice": dice, "jaccard": jaccard}`, unless there are many."""
         if not all(isinstance(value, ast.Name | ast.Attribute) for value in node.values):
             return UNKNOWN
         every = list(dict.fromkeys(self.term(value) for value in node.values))
@@ -199,7 +199,7 @@ class Expressions(ReadState):
             term = self.term(value)
             mixed = mixed or (TEXT in (result, term) and term != result and key is not node.keys[0])
             result = join(result, term if key is not None else indexed(term))
-        if mixed:  # a record: what is a text here is no tensor there
+        if mixed:  # a record, whose values differ in kind
             return ("dict", UNKNOWN)
         return ("dict", result if depth(result) < DEEPEST else UNKNOWN)
 
@@ -241,7 +241,7 @@ class Expressions(ReadState):
 
     def _starred(self, node: ast.Starred) -> Term:
         given = element(self.term(node.value))
-        return UNKNOWN if given[:1] == ("rest",) else given  # several arguments, of which nobody knows which is which
+        return UNKNOWN if given[:1] == ("rest",) else given  # several arguments in unknown order
 
     def _named(self, node: ast.NamedExpr) -> Term:
         result = self.term(node.value)
@@ -264,8 +264,7 @@ class Expressions(ReadState):
         return UNKNOWN
 
     def counts_here(self, test: ast.expr) -> bool:
-        """Match `j == 0` for the counter of the innermost of several loops: true once per turn of the loop around
-        it."""
+        """Match `j == 0` for the innermost loop's counter, which is true once per iteration of the loop around it."""
         frames = [frame for frame in self.stack if frame >= 0]
         names = [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
         return bool(frames) and any(
@@ -273,7 +272,7 @@ class Expressions(ReadState):
         )
 
     def is_kept_empty(self, node: ast.If) -> bool:
-        """Match `if preds is None: preds = …` in a loop, of a name set before the loop: true the first time only."""
+        """Match `if preds is None: preds = …` in a loop for a name set before it, which is true the first time only."""
         name = guards.is_still_none(node.test)
         return bool(name) and self.here >= 0 and self.set_in.get(name, -1) != self.here and guards.sets(node.body, name)
 
@@ -298,8 +297,7 @@ class Expressions(ReadState):
             self._note_moved(target, term)
 
     def _note_moved(self, target: ast.Subscript, term: Term) -> None:
-        """Note `for key in batch: batch[key] = batch[key].to(device)`: from there on the whole batch is on the
-        device."""
+        """Note `for key in batch: batch[key] = batch[key].to(device)`, after which the whole batch is on the device."""
         container, key = target.value, target.slice
         if not isinstance(container, ast.Name) or not isinstance(key, ast.Name) or key.id not in self.loop_names:
             return
@@ -309,7 +307,7 @@ class Expressions(ReadState):
             self.names[container.id] = moved(before)
 
     def _put(self, container: ast.expr, term: Term) -> None:
-        """Put a term into a container of this function, of one around it, of the file, or of the object."""
+        """Put a term into a container of this function, an enclosing function, the file, or the object."""
         if isinstance(container, ast.Attribute):
             self.reader.put_attribute(self, container, term)
         elif isinstance(container, ast.Name):
@@ -318,7 +316,7 @@ class Expressions(ReadState):
             put(place, name, place.get(name, UNKNOWN), term)
 
     def home(self, name: str) -> dict[str, Term]:
-        """Return the names among which this one is."""
+        """Return the scope that defines a name."""
         scope: Expressions | None = self
         while scope is not None:
             if name in scope.names:
@@ -327,7 +325,7 @@ class Expressions(ReadState):
         return self.reader.names
 
     def carry(self, body: list[ast.stmt], before: dict[str, Term]) -> None:
-        """Carry what a turn makes of a name that was a number into the next turn: `loss = 0` before the loop."""
+        """Carry the term that an iteration gives a number, such as `loss = 0`, into the next iteration."""
         keep = self.reader.keep
         names = {name for name, term in before.items() if term == NUMBER}
         made = {name: term for name in names if (term := self.names.get(name, UNKNOWN)) not in (NUMBER, UNKNOWN)}
@@ -338,7 +336,7 @@ class Expressions(ReadState):
                 keep[node] = made[node.id]
 
     def enter_loop(self, iterable: ast.expr, over: Term, comprehension: bool = False) -> int:
-        """Put a new loop on the stack; the caller puts the stack back."""
+        """Push a new loop on the stack and return its number; the caller restores the stack."""
         number = len(self.function.loops)
         self.function.loops.append(Loop(iterable.lineno, over, self.here, comprehension, no_grad=self.no_grad))
         self.stack = (*self.stack, number)

@@ -1,4 +1,4 @@
-"""Finds mentions of settings that concern a whole program: a few words, looked for outside of comments."""
+"""Finds mentions of settings that concern a whole program: a few words, searched outside of comments."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ CUDA, CPU_ONLY, CONVOLUTION, CONVOLUTION_2D, RECURRENT = "cuda_used", "cpu_only"
 PATCHES, CHANGING_SHAPES, GRAPH_NETWORK = "patches", "shapes", "graphs"
 COMMAND_LINE, LAUNCHED, WORKERS, OTHER_START = "command_line", "launched", "workers", "spawn"
 NETWORK, CONVOLUTION_1D, STEPS, SCRIPT = "network", "conv1d", "steps", "script"
-DEVICES = "devices"  # anything that may put a model or a batch elsewhere than on the host
-NO_WORKERS, SOME_WORKERS = "workers_zero", "workers_some"  # what numbers of workers are set to, or default to
-MOVES = "moves"  # puts something on a device, or has a framework that does
-SPLITS = "splits"  # asks which worker it is in
-LEFT_WORKERS = "workers_left"  # 0 as an argument: given, or unless given
+DEVICES = "devices"  # anything that may move a model or a batch off the host
+NO_WORKERS, SOME_WORKERS = "workers_zero", "workers_some"  # the value or default of numbers of workers
+MOVES = "moves"  # moves something to a device, or uses a framework that does
+SPLITS = "splits"  # looks up which worker it runs in
+LEFT_WORKERS = "workers_left"  # 0 workers as an argument, passed or by default
 
 _NETS = (
     "ResNet", "resnet", "ResNeXt", "resnext", "UNet", "Unet", "unet", "fficientNet", "fficientnet", "obileNet",
@@ -52,8 +52,8 @@ _WORDS: dict[str, tuple[str, ...]] = {
     SPLITS: ("get_worker_info",),
     OTHER_START: ("'spawn'", '"spawn"', "forkserver", ".spawn("),
 }  # fmt: skip
-_MADE = re.compile(r"(?<!class )(?<!\w)$")  # made there, not defined under the same name
-# The literal beginning lets the search skip through the text; what stands before it is looked at by hand.
+_MADE = re.compile(r"(?<!class )(?<!\w)$")  # a call, not the definition of a class of the same name
+# The literal beginning makes the search fast; the second pattern checks the text before each match.
 _PATTERNS: dict[str, tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]] = {
     AUTOCAST: (
         (re.compile(r"amp(?![a-z]|\.custom_| import custom_)"), re.compile(r"(?:^|[^a-zA-Z])$")),
@@ -84,7 +84,7 @@ _DEVICES = re.compile(
     r"cuda|\.to\(|\bmps\b|xla|xpu|[Gg]pu|GPU|ccelerat|ightning|Trainer|Fabric|fabric|ignite|catalyst|fastai|skorch"
     r"|deepspeed|horovod|default_device|DataParallel|composer|transformers|device\s*=\s*(?![\w.\[\]]+\.device\b)"
 )
-_COMMON = ("cuda", "transformers", ".to(", "ightning")  # found sooner than by the pattern
+_COMMON = ("cuda", "transformers", ".to(", "ightning")  # checked first, as this is faster than the pattern
 _COMMENT = re.compile(r"\n[ \t]*#[^\n]*")
 
 
@@ -98,7 +98,7 @@ def features(text: str) -> frozenset[str]:
     if "workers" in plain:
         found |= {name for name, pattern in _NUMBERS.items() if pattern.search(plain)}
     if "class Conv2d(" in plain:
-        found -= {CONVOLUTION, CONVOLUTION_1D, CONVOLUTION_2D}  # layers for others to build networks of
+        found -= {CONVOLUTION, CONVOLUTION_1D, CONVOLUTION_2D}  # a library of layers for others
     return frozenset(found)
 
 

@@ -1,4 +1,4 @@
-"""Finds the files to read, and reads them. What cannot be read is reported, never an error."""
+"""Finds the files to scan, and reads them. A file that cannot be read is reported; it never stops a scan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hotlap.errors import ScanRefused
 from hotlap.records.scan_finding import Unread
 
 _MOST_AROUND = 2000  # files
-LARGEST = 2_000_000  # bytes; what is larger was written by a program
+LARGEST = 2_000_000  # bytes; larger files are generated
 _SKIPPED = frozenset(
     "build dist node_modules __pycache__ venv env virtualenv site-packages __pypackages__ _build wheels".split()
 )
@@ -30,7 +30,7 @@ class Source:
     path: str
     module: str
     package: bool
-    text: str | None = None  # what it is to hold, where that is not yet written
+    text: str | None = None  # the text to scan instead of the file's, if that is not yet written
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ParsedFile:
 
 
 def discover(paths: Iterable[str], exclude: Iterable[str] = ()) -> tuple[list[Source], list[Unread]]:
-    """Return the Python files under the paths, each once, in order; and the files that cannot be scanned."""
+    """Return the Python files under the paths, each once and in order, and the files that cannot be scanned."""
     sources: dict[str, Source] = {}
     unread: list[Unread] = []
     patterns = tuple(exclude)
@@ -57,9 +57,9 @@ def discover(paths: Iterable[str], exclude: Iterable[str] = ()) -> tuple[list[So
 
 
 def surroundings(paths: Iterable[str], sources: Iterable[Source], exclude: Iterable[str] = ()) -> list[Source]:
-    """The other files of the project, from which it shows how hot these are; none where there are very many.
+    """Return the project's other files, which show how hot these are, or none if there are very many.
 
-    A file in no project is judged with what it can import from beside it.
+    A file outside of any project is judged together with what it can import from its folder.
     """
     given = [Path(os.path.normpath(Path(path).absolute())) for path in paths]
     root = _root(given[0]) if given else None
@@ -105,7 +105,7 @@ def _walk(top: str, exclude: tuple[str, ...]) -> Iterator[str | Unread]:
         for name in [entry for entry in folders if (Path(folder) / entry).is_symlink()]:
             folders.remove(name)
             if _loops(Path(folder) / name):
-                yield Unread(str(Path(folder) / name), "a link back to a folder it is in; not followed")
+                yield Unread(str(Path(folder) / name), "a link to a folder that contains it; not followed")
         folders[:] = [
             entry for entry in folders if not _is_skipped(folder, entry) and not _excluded(folder, entry, exclude)
         ]
@@ -169,13 +169,13 @@ def load(source: Source) -> str | Unread:
         largest = notebooks.LARGEST if source.path.endswith(notebooks.SUFFIX) else LARGEST
         if size > largest:
             most = f"{largest / 1e6:.0f} MB"
-            return Unread(source.path, f"{size / 1e6:.1f} MB; files above {most} are taken for generated")
+            return Unread(source.path, f"{size / 1e6:.1f} MB; files above {most} are assumed to be generated")
         data = Path(source.path).read_bytes()
     except OSError as error:
         return Unread(source.path, f"cannot be read: {error.strerror}")
     if source.path.endswith(notebooks.SUFFIX):
         cells = notebooks.program(data)
-        return Unread(source.path, "is no notebook of Jupyter 4 or newer") if cells is None else cells
+        return Unread(source.path, "is not a notebook of Jupyter 4 or newer") if cells is None else cells
     text = decoded(data)
     if text is None:
         return Unread(source.path, "is binary or not in the encoding it declares (UTF-8 when it declares none)")
@@ -183,7 +183,7 @@ def load(source: Source) -> str | Unread:
 
 
 def decoded(data: bytes) -> str | None:
-    """Decode the text as PEP 263 has it, line ends as they are; None where it is no text in its encoding."""
+    """Decode the text by PEP 263, preserving line ends; return None if it is not text in its encoding."""
     if b"\0" in data:
         return None
     try:

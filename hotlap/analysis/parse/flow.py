@@ -1,4 +1,4 @@
-"""Reads one file into a summary: its functions in order of their statements, with loops and guards."""
+"""Reads one file into a summary: its functions, statement by statement, with loops and guards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hotlap.analysis.parse.call_values import ReadState
 from hotlap.analysis.parse.calls import is_library, last_name
 from hotlap.analysis.parse.facts import Call, Class, Function, Stack, Summary
 from hotlap.analysis.parse.features import features
-from hotlap.analysis.parse.forwarded_keywords import handings
+from hotlap.analysis.parse.forwarded_keywords import keyword_forwardings
 from hotlap.analysis.parse.terms import (
     DEEPEST,
     DEVICE,
@@ -46,11 +46,11 @@ class FileReader(FileState):
     def __init__(self, tree: ast.Module, path: str, module: str, package: bool = False) -> None:
         self.tree = tree
         self.differentiates = False
-        self.past_top = False  # what functions put into tables of the file is known when all are read
+        self.past_top = False  # the contents of the file's tables are known only once all functions are read
         self.summary = Summary(path, module, package)
         self.places: dict[ast.AST, Stack] = {}
-        self.within: dict[ast.AST, Function] = {}  # the function a statement is in; filled when terms are kept
-        self.puts: dict[tuple[str, str], Term] = {}  # what was put into mappings and lists that objects keep
+        self.within: dict[ast.AST, Function] = {}  # the function that a statement is in; filled only if terms are kept
+        self.puts: dict[tuple[str, str], Term] = {}  # what is put into mappings and lists that objects hold
         self.waiting: list[tuple[Function, ast.AST, Body]] = []
 
     def run(self, text: str = "") -> Summary:
@@ -77,7 +77,7 @@ class FileReader(FileState):
             return ("held", name) if found == _TABLE and self.past_top else found
         if name in torch_names.BUILTINS:
             return ("name", name)
-        if name in ("torch", "math"):  # bound where nobody sees it
+        if name in ("torch", "math"):  # bound in a way that cannot be seen
             return ("name", name)
         if not self._imports_all():
             return UNKNOWN
@@ -85,7 +85,7 @@ class FileReader(FileState):
         return ("name", usual) if usual is not None else ("star", name)
 
     def _imports_all(self) -> bool:
-        """Match `from common import *`: what everybody calls torch is torch there as well."""
+        """Return whether the file has a star import, such as `from common import *`, which may bring torch."""
         return any(name[0] == "*" for name in self.summary.names)
 
     def _read_function(self, function: Function, node: ast.AST, scope: Body) -> None:
@@ -111,7 +111,7 @@ class FileReader(FileState):
             function.returns = body.term(node.body)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body.block(node.body)
-            function.hands = handings(node, body.plain)
+            function.forwardings = keyword_forwardings(node, body.plain)
 
     def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Body) -> None:
         owner = scope.owner
@@ -138,7 +138,7 @@ class FileReader(FileState):
     def _read_decorators(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, made: Term, scope: Body
     ) -> None:
-        """Note that a decorator gets what it stands over: `@register("name")` may put it into a table."""
+        """Note that a decorator gets what it decorates: `@register("name")` may put it into a table."""
         for outside in node.decorator_list:
             term = scope.term(outside)
             if isinstance(term, tuple) and not is_library(term):
@@ -186,7 +186,7 @@ class FileReader(FileState):
             made.attributes.setdefault(key, term)
 
     def register(self, scope: ReadState, node: ast.Call) -> None:
-        """Note self.register_buffer("name", …)."""
+        """Note `self.register_buffer("name", …)`."""
         function = node.func
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and node.args:
             owner, name = scope.lookup(function.value.id), node.args[0]
@@ -200,8 +200,7 @@ class FileReader(FileState):
             self.puts[key] = join(self.puts.get(key, UNKNOWN), term)
 
     def _fill_attributes(self) -> None:
-        """Fill mappings once every method has been read; only then is it known whether something is a mapping at
-        all."""
+        """Fill mappings and lists once every method is read; only then is it known which attributes are any."""
         for (owner, name), term in self.puts.items():
             attributes = self.summary.classes[owner].attributes
             known = attributes.get(name, UNKNOWN)
@@ -213,6 +212,6 @@ class FileReader(FileState):
         if isinstance(base, ast.Name):
             owner = scope.lookup(base.id)
             if isinstance(owner, tuple) and owner[0] == "self" and term != ("moved", ("attr", owner, target.attr)):
-                term = DEVICE if term == HOST_DEVICE else term  # somebody may set it to another one
+                term = DEVICE if term == HOST_DEVICE else term  # may be set to another device elsewhere
                 attributes = self.summary.classes[owner[1]].attributes
                 attributes[target.attr] = join(attributes.get(target.attr, UNKNOWN), term)

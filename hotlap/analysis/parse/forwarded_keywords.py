@@ -1,4 +1,4 @@
-"""Finds calls that forward a function's own `**options`, about which the function's callers decide."""
+"""Finds calls that forward a function's own `**options`, whose contents its callers decide."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hotlap.analysis.parse.terms import Term
 from hotlap.analysis.parse.tree import walk
 
 BASE: Term = ("base",)  # super().__init__
-ELSEWHERE = "elsewhere"  # given, nobody knows as what
+ELSEWHERE = "elsewhere"  # passed, with an unknown value
 _SOMEHOW: tuple[str, Any] = (ELSEWHERE, None)
 _PUTS = ("setdefault", "update", "pop")
 
 
-def handings(
+def keyword_forwardings(
     node: ast.FunctionDef | ast.AsyncFunctionDef, plain: Callable[[ast.expr], Term]
 ) -> tuple[KeywordForwarding, ...]:
-    """Return the calls of a function that get its `**options`, with what else they get."""
+    """Return the calls in a function that forward its `**options`, with their other arguments."""
     if node.args.kwarg is None:
         return ()
     name = node.args.kwarg.arg
@@ -43,7 +43,7 @@ def handings(
 
 
 def _partials(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
-    """Yield names such as `make = partial(DataLoader, pin_memory=True)`, and what they have got already."""
+    """Yield names such as `make = partial(DataLoader, pin_memory=True)` and the call that binds their arguments."""
     for node in nodes:
         if (
             isinstance(node, ast.Assign)
@@ -107,7 +107,7 @@ def _defaults(arguments: ast.arguments) -> Iterator[tuple[str, Any]]:
 
 
 def _put(nodes: Sequence[ast.AST], name: str) -> Iterator[str]:
-    """Yield what the function itself puts into its options."""
+    """Yield the keys that the function itself puts into its options."""
     for node in nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and last_name(node.value) == name:
             if isinstance(node.slice, ast.Constant):

@@ -10,7 +10,7 @@ from hotlap.analysis.parse import statements
 from hotlap.analysis.parse.facts import DEAD, EPOCHLY, ERROR, FIRST, FLAG, MAYBE, RARE, RECORD
 from hotlap.analysis.parse.tree import walk
 
-NONE = 0  # no guard: loops start at 0 as well, so this never goes on a stack
+NONE = 0  # no guard; never on a stack, where 0 is a loop
 _CLOCKS = frozenset(("time", "perf_counter", "monotonic", "process_time"))
 _CHECKS = frozenset(("isnan", "isinf", "isfinite", "is_scripting", "is_tracing", "is_nan"))
 _UPDATES = ("optimizer_step", "optim_step", "update_weights", "update_params", "apply_grad")
@@ -30,7 +30,7 @@ def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Conta
     if isinstance(node, ast.IfExp):
         return body, other
     if (body == RARE or (body == FIRST and statements.starts_again(node))) and has_step(node.body):
-        return NONE, other  # gradient accumulation: this is the step itself
+        return NONE, other  # gradient accumulation: the body is the step itself
     if body == NONE:
         body = _of_body(node)
     if _sets_best(node.orelse) and not _sets_best(node.body):  # if score < self.best: wait, else: a new best
@@ -41,15 +41,15 @@ def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Conta
 
 
 def deciding(test: ast.expr) -> tuple[list[ast.expr], bool]:
-    """Return what must be true for the body, or with `not` in front for the other branch."""
+    """Return the parts that must be true for the body or, if the flag is set, for the other branch."""
     negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
     inner = test.operand if isinstance(test, ast.UnaryOp) and negated else test
     return (inner.values if isinstance(inner, ast.BoolOp) and isinstance(inner.op, ast.And) else [inner]), negated
 
 
 def _is_plain(test: ast.expr) -> bool:
-    """Match tests of types, None, the rank, training mode or what a run is asked for. They hold for whole runs and are
-    no hint that the branch is rare."""
+    """Match tests of types, None, the rank, training mode or options. They hold for whole runs and do not suggest that
+    the branch is rare."""
     if isinstance(test, ast.UnaryOp):
         return _is_plain(test.operand) or (isinstance(test.op, ast.Not) and _is_ending(test.operand))
     if isinstance(test, ast.BoolOp):
@@ -67,7 +67,7 @@ def _is_ending(node: ast.expr) -> bool:
 
 
 def _is_choice(node: ast.expr) -> bool:
-    """Match a text, or several: `head == "gmm"`, `mode in ("a", "b")` choose a variant for the whole run."""
+    """Match one or several texts: `head == "gmm"` and `mode in ("a", "b")` choose a variant for the whole run."""
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return bool(node.elts) and all(_is_choice(part) for part in node.elts)
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -135,14 +135,14 @@ def _of_remainder(operator: ast.cmpop, sides: list[ast.expr]) -> tuple[int, int]
 
 
 def _of_beginning(test: ast.Compare, operator: ast.cmpop, counters: Container[str]) -> tuple[int, int]:
-    """Guard by a counter's start: `step < 3` is the first few times, and `epoch > 0` all but those."""
+    """Guard by a counter's start: `step < 3` holds the first few times, `epoch > 0` all but those."""
     if isinstance(operator, ast.Gt | ast.GtE):
         return NONE, RARE
     return (RARE, NONE) if _is_counter(test.left, counters) else (NONE, NONE)
 
 
 def _is_filled(test: ast.Compare, rare_names: Container[str]) -> bool:
-    """Match `len(names) > 0`, of a list that is empty most of the time."""
+    """Match `len(names) > 0` for a list that is empty most of the time."""
     left = test.left
     held = left.args[0] if isinstance(left, ast.Call) and called(left) == "len" and left.args else None
     return isinstance(held, ast.Name) and held.id in rare_names and isinstance(test.ops[0], ast.Gt | ast.NotEq)
@@ -162,7 +162,7 @@ def _of_call(test: ast.Call) -> tuple[int, int]:
 
 
 def _of_word(name: str) -> tuple[int, int]:
-    """Guard by a word, which can only make a place colder: debugging switches, flags raised now and then."""
+    """Guard by a word, which can only make a place colder: debugging switches, rare flags."""
     if name.lower().startswith(("should_", "time_to_", "is_time_to", "divisible")) or name in _ENDINGS:
         return RARE, NONE
     if "first" in name.lower().split("_") or _LAST.fullmatch(name.lower()):
@@ -182,7 +182,7 @@ def _of_name(test: ast.expr, rare_names: Container[str]) -> tuple[int, int]:
 
 
 def _of_body(node: ast.If) -> int:
-    """Guard a branch that ends in an exception, or that fills what was still empty."""
+    """Guard a branch that ends in an exception, or that fills what is still empty."""
     last = node.body[-1]
     if any(_shows(statement) for statement in node.body):
         return FLAG
@@ -207,24 +207,24 @@ def _of_body(node: ast.If) -> int:
 
 
 def _shows(statement: ast.stmt) -> bool:
-    """Match a statement that opens a window: somebody looks at each of them."""
+    """Match a statement that opens a window for a person to look at."""
     call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
     return isinstance(call, ast.Call) and called(call) in _WINDOWS
 
 
 def _tested_for_none(test: ast.expr) -> str:
-    """Return the place that `if x is None` looks at, as text to compare."""
+    """Return the place that `if x is None` tests, as text to compare."""
     if isinstance(test, ast.BoolOp):
         return next(filter(None, map(_tested_for_none, test.values)), "")
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and not isinstance(test.left, ast.Name):
-        right = test.comparators[0]  # a plain name is empty again in the next call
+        right = test.comparators[0]  # a local name is empty again in the next call
         if isinstance(right, ast.Constant) and right.value is None:
             return _text(_attribute(test.left))
     return ""
 
 
 def _text(node: ast.expr) -> str:
-    """Return a dotted name, or an element of one, as text to compare, and "" for anything else."""
+    """Return a dotted name, or an element of one, as text to compare, or "" for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -234,14 +234,14 @@ def _text(node: ast.expr) -> str:
 
 
 def called(node: ast.expr) -> str:
-    """Return the last name of what is called, if it is a call."""
+    """Return the last name of what a call calls, or "" if this is not a call."""
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _attribute(node: ast.expr) -> ast.expr:
-    """Return `x.name` for `getattr(x, "name", None)`, and other nodes as they are."""
+    """Return `x.name` for `getattr(x, "name", None)`, and other nodes unchanged."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr" and len(node.args) > 1:
         name = node.args[1]
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
@@ -252,16 +252,16 @@ def _attribute(node: ast.expr) -> ast.expr:
 def _remembers(node: ast.If) -> bool:
     """Match `if key not in table: table[key] = …`."""
     parts, negated = deciding(node.test)
-    asked = [part for part in parts if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.NotIn)]
-    tables = {_text(part.comparators[0]) for part in asked} - {""}
+    lookups = [part for part in parts if isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.NotIn)]
+    tables = {_text(part.comparators[0]) for part in lookups} - {""}
     return not negated and bool(tables) and any(_files(statement, tables) for statement in node.body)
 
 
 def _begins(node: ast.If) -> bool:
-    """Match `if len(state) == 0: state["step"] = 0`: a mapping that is empty the first time only."""
+    """Match `if len(state) == 0: state["step"] = 0`, for a mapping that is empty the first time only."""
     test = node.test
-    asked = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) else None
-    held = asked.args[0] if isinstance(asked, ast.Call) and called(asked) == "len" and asked.args else None
+    length = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) else None
+    held = length.args[0] if isinstance(length, ast.Call) and called(length) == "len" and length.args else None
     empty = _text(held) if held is not None and ast.unparse(test.comparators[0]) == "0" else ""  # type: ignore[attr-defined]
     return bool(empty) and any(_files(statement, (empty,)) for statement in node.body)
 
@@ -289,7 +289,7 @@ def _raises_flag(node: ast.If) -> bool:
 
 
 def _fills(statement: ast.stmt, empty: str) -> bool:
-    """Return whether a statement sets what was empty, itself or, by its name, through a method."""
+    """Return whether a statement sets what was empty, directly or through a method named for that."""
     if isinstance(statement, ast.Assign):
         return _text(statement.targets[0]) == empty
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
@@ -304,7 +304,7 @@ def _ends_program(call: ast.Call) -> bool:
 
 
 def leaves(body: list[ast.stmt]) -> bool:
-    """Return whether the block never goes on to what stands after it."""
+    """Return whether control never reaches what follows the block."""
     return bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
 
 
@@ -318,11 +318,11 @@ def is_rare_flag(value: ast.expr, counters: Container[str] = ()) -> bool:
 
 
 def is_still_none(test: ast.expr) -> str:
-    """Return `x` of `x is None`."""
+    """Return `x` for `x is None`, or ""."""
     if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name) or not isinstance(test.ops[0], ast.Is):
         return ""
-    other = test.comparators[0]
-    return test.left.id if isinstance(other, ast.Constant) and other.value is None else ""
+    right = test.comparators[0]
+    return test.left.id if isinstance(right, ast.Constant) and right.value is None else ""
 
 
 def sets(body: list[ast.stmt], name: str) -> bool:
@@ -339,7 +339,7 @@ def _counts_epochs(node: ast.expr) -> bool:
 
 
 def _is_record(node: ast.expr) -> bool:
-    """Match `best_loss`: what is compared with it is better now and then."""
+    """Match `best_loss`: comparisons with it are rarely true."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return "best" in name.lower().split("_")
 
@@ -350,7 +350,7 @@ def _sets_best(body: list[ast.stmt]) -> bool:
 
 
 def _is_episode(node: ast.expr) -> bool:
-    """Match `"episode" in info`: environments say so at the end of one."""
+    """Match `"episode" in info`, which environments report at the end of an episode."""
     return isinstance(node, ast.Constant) and node.value in ("episode", "final_info", "terminal_observation")
 
 
@@ -368,13 +368,13 @@ def _is_counter(node: ast.expr, counters: Container[str]) -> bool:
 
 
 def _counts_steps(node: ast.expr) -> bool:
-    """Match `self.global_step` and `total_steps`, which equal a given number now and then."""
+    """Match `self.global_step` and `total_steps`, which rarely equal a given number."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return name.lower().rsplit("_", 1)[-1] in ("step", "steps", "iteration", "iterations")
 
 
 def _is_epoch(node: ast.expr) -> bool:
-    """Match `self.epoch` and `state.current_epoch`, which equal a given number once in a training."""
+    """Match `self.epoch` and `state.current_epoch`, which equal a given number once per training."""
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return name.lower().lstrip("_") in ("epoch", "current_epoch", "epoch_idx", "cur_epoch", "epoch_num", "ep")
 
@@ -394,7 +394,7 @@ def has_step(body: Sequence[ast.stmt]) -> bool:
 
 
 def _is_scheduler(function: ast.expr) -> bool:
-    """Match `scheduler.step()`, which follows an evaluation as well as a step."""
+    """Match `scheduler.step()`, which may follow an evaluation as well as a step."""
     receiver = function.value if isinstance(function, ast.Attribute) else None
     name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
     return "sched" in name.lower()

@@ -1,4 +1,4 @@
-"""Reads notebooks as programs: the code cells one after the other, and the way back from a line to its cell."""
+"""Reads notebooks as programs: joins the code cells, and maps lines back to their cell."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any
 SUFFIX = ".ipynb"
 LARGEST = 50_000_000  # bytes; most of a large notebook is pictures
 _MARK = "# hotlap: cell "
-_PLAIN_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun", "%%wandb")  # what follows is Python
+_PLAIN_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun", "%%wandb")  # the rest of the cell is Python
 _MAGIC = re.compile(r"^(\s*)(?:[%!?].*|[\w.\[\]()]+\?+\s*)$")
 _ASSIGNED = re.compile(r"^(\s*[\w, ]+=\s*)[%!].*$")
 
 
 def program(data: bytes) -> str | None:
-    """Return the text of a notebook's code cells, or None where it is no notebook. Cells that are not Python are left
-    empty."""
+    """Return the text of a notebook's code cells, without those that are not Python, or None if it is no notebook."""
     try:
         notebook: Any = json.loads(data)
         cells = [_source(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -36,7 +35,7 @@ def _source(cell: Any) -> str:
 
 
 def _without_magics(cell: str) -> str:
-    """Replace what is for the shell or for IPython by `pass`; there are as many lines as before."""
+    """Replace commands for the shell or IPython by `pass`, preserving the number of lines."""
     lines = cell.split("\n")
     first = lines[0].strip()
     if first.startswith("%%"):

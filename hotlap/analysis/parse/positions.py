@@ -1,4 +1,4 @@
-"""Translates where the parser says a node is to where a person and libcst look for it."""
+"""Translates the parser's positions to those that people and libcst use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def characters(lines: Sequence[str], line: int, offset: int) -> int:
 
 
 def position_of(node: ast.AST, lines: Sequence[str]) -> str:
-    """Return where a node stands, as a hint for `Place.node`."""
+    """Return the position of a node as a hint for `Place.node`."""
     parsed: Any = node
     start = characters(lines, parsed.lineno, parsed.col_offset)
     return f"{parsed.lineno}:{start}:{parsed.end_lineno}:{characters(lines, parsed.end_lineno, parsed.end_col_offset)}"

@@ -1,4 +1,4 @@
-"""Tells what statements look like, as far as reading a file needs to know."""
+"""Recognizes forms of statements and expressions that reading a file needs to know."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Decorators = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def relative(summary: Summary, level: int, module: str) -> str:
-    """Return the full name of what `from ..x import y` names."""
+    """Return the full name of the module in `from ..x import y`."""
     parts = summary.module.split(".")
     up = level - 1 if summary.package else level
     return "@" + ".".join([*parts[: max(len(parts) - up, 0)], *([module] if module else [])])
@@ -28,7 +28,7 @@ def qualified(owner: str, function: Function, name: str) -> str:
 
 
 def free_name(functions: dict[str, Function], name: str, line: int, decorators: Decorators) -> str:
-    """Return a name for each definition: the last one has it, except for the setter of a property."""
+    """Return a free name for a definition. The last definition gets the plain name, except a property's setter."""
     known = functions.get(name)
     if known is None:
         return name
@@ -40,7 +40,7 @@ def free_name(functions: dict[str, Function], name: str, line: int, decorators: 
 
 
 def default_flags(arguments: ast.arguments) -> tuple[tuple[str, bool], ...]:
-    """Return the arguments that are True, False or None unless given."""
+    """Return the arguments whose default is True, False or None."""
     plain = [*arguments.posonlyargs, *arguments.args]
     last = zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)
     every = (*last, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
@@ -48,21 +48,20 @@ def default_flags(arguments: ast.arguments) -> tuple[tuple[str, bool], ...]:
     return tuple((name, bool(value)) for name, value in found if value is None or value is True or value is False)
 
 
-def asked_flag(test: ast.expr) -> tuple[str, bool]:
-    """Return the name a condition asks and its required value: `quiet`, `not quiet`, `quiet is False`, `x is not
-    None`."""
+def tested_flag(test: ast.expr) -> tuple[str, bool]:
+    """Return the name that a condition tests and its required value: `quiet`, `not quiet`, `x is not None`."""
     if isinstance(test, ast.Name):
         return test.id, True
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        name, wanted = asked_flag(test.operand)
+        name, wanted = tested_flag(test.operand)
         return name, not wanted
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.Eq) and isinstance(test.left, ast.Name):
-        other = test.comparators[0]
-        if isinstance(other, ast.Constant) and (other.value is None or other.value is True or other.value is False):
-            return test.left.id, bool(other.value)
+        right = test.comparators[0]
+        if isinstance(right, ast.Constant) and (right.value is None or right.value is True or right.value is False):
+            return test.left.id, bool(right.value)
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) and isinstance(test.left, ast.Name):
-        other = test.comparators[0]
-        return (test.left.id, True) if isinstance(other, ast.Constant) and other.value is None else ("", True)
+        right = test.comparators[0]
+        return (test.left.id, True) if isinstance(right, ast.Constant) and right.value is None else ("", True)
     return "", True
 
 
@@ -71,7 +70,7 @@ def is_static(function: Function) -> bool:
 
 
 def properties(node: ast.ClassDef) -> frozenset[str]:
-    """Return the methods that run each time they are looked at."""
+    """Return the properties of a class, which run on each access."""
     return frozenset(
         statement.name
         for statement in node.body
@@ -81,7 +80,7 @@ def properties(node: ast.ClassDef) -> frozenset[str]:
 
 
 def losses(function: ast.AST) -> frozenset[str]:
-    """Return the names that a backward pass starts from: tensors, whatever made them."""
+    """Return the names that a backward pass starts from, which are tensors, whatever made them."""
     found = set()
     for node in walk(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in BACKWARDS:
@@ -94,8 +93,7 @@ def losses(function: ast.AST) -> frozenset[str]:
 
 
 def converted(node: ast.If) -> list[str]:
-    """Return x of `if not isinstance(x, list): x = x.tolist()`: afterwards it is what the branch made of it, on either
-    path."""
+    """Return x for `if not isinstance(x, list): x = x.tolist()`, after which both paths have what the branch makes."""
     if node.orelse:
         return []
     targets = [target for statement in node.body if isinstance(statement, ast.Assign) for target in statement.targets]
@@ -112,28 +110,28 @@ def converted(node: ast.If) -> list[str]:
 
 
 def _not_none(test: ast.expr) -> str:
-    """Return `x` of `x is not None`: where the branch is passed over, it is None."""
+    """Return `x` for `x is not None`: if the branch is skipped, it is None."""
     if (
         not isinstance(test, ast.Compare)
         or not isinstance(test.ops[0], ast.IsNot)
         or not isinstance(test.left, ast.Name)
     ):
         return ""
-    other = test.comparators[0]
-    return test.left.id if isinstance(other, ast.Constant) and other.value is None else ""
+    right = test.comparators[0]
+    return test.left.id if isinstance(right, ast.Constant) and right.value is None else ""
 
 
 def tested_for_tensor(test: ast.expr) -> list[str]:
-    """Return x of `if isinstance(x, torch.Tensor)`: in the other branch x is anything but that."""
+    """Return x for `if isinstance(x, torch.Tensor)`: in the other branch x is not a tensor."""
     if not isinstance(test, ast.Call) or not test.args or not isinstance(test.args[0], ast.Name):
         return []
-    asked = last_name(test.func)
-    tensor = asked == "isinstance" and len(test.args) == 2 and last_name(test.args[1]) == "Tensor"
-    return [test.args[0].id] if tensor or asked == "is_tensor" else []
+    name = last_name(test.func)
+    tensor = name == "isinstance" and len(test.args) == 2 and last_name(test.args[1]) == "Tensor"
+    return [test.args[0].id] if tensor or name == "is_tensor" else []
 
 
 def tested_for_class(test: ast.expr) -> tuple[str, ast.expr] | None:
-    """Return the name and the class of `isinstance(x, Metric)`."""
+    """Return the name and the class in `isinstance(x, Metric)`."""
     if not isinstance(test, ast.Call) or last_name(test.func) != "isinstance" or len(test.args) != 2:
         return None
     name, kind = test.args
@@ -152,7 +150,7 @@ def counts(node: ast.expr) -> bool:
 
 
 def counted(node: ast.expr) -> ast.expr:
-    """Return `range(n)` of `tqdm(range(n))`."""
+    """Return `range(n)` for `tqdm(range(n))`."""
     while isinstance(node, ast.Call) and last_name(node.func) in ("tqdm", "track") and node.args:
         node = node.args[0]
     return node
@@ -163,7 +161,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def counts_on(value: ast.expr, counters: Container[str]) -> bool:
-    """Match arithmetic on a counter of a loop and plain numbers."""
+    """Match arithmetic with a loop's counter."""
     if isinstance(value, ast.BinOp):
         return counts_on(value.left, counters) or counts_on(value.right, counters)
     return isinstance(value, ast.Name) and value.id in counters
@@ -173,7 +171,7 @@ _OF_TENSORS = frozenset("shape size dim device view permute unsqueeze squeeze ma
 
 
 def used_as_tensors(node: ast.AST, parameters: tuple[str, ...]) -> set[str]:
-    """Return the arguments of a forward pass that are asked for what only tensors have, and never taken apart."""
+    """Return the arguments of a forward pass that are used for what only tensors have, and never taken apart."""
     found, apart = set(), set()
     for part in walk(node):
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
@@ -193,7 +191,7 @@ _WITH_OUTPUTS = (".on_train_batch_end", ".on_validation_batch_end", ".on_test_ba
 
 
 def hook_arguments(function: Function) -> dict[str, Term]:
-    """Return what a framework hands to its hooks, by the names it gives to the arguments."""
+    """Return what a framework passes to its hooks, judged by the names of the arguments."""
     if not function.owner or len(function.parameters) < 2:
         return {}
     if function.name.endswith(_MODEL_FIRST) and function.parameters[1] == "model":
@@ -204,7 +202,7 @@ def hook_arguments(function: Function) -> dict[str, Term]:
 
 
 def branches(node: ast.If) -> int:
-    """Return how many `if` and `elif` are left of a chain."""
+    """Return how many branches with a test remain in an `if`–`elif` chain."""
     count = 1
     while len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
         node, count = node.orelse[0], count + 1
@@ -231,14 +229,14 @@ _PIECES = ("split", "chunk", "tensor_split", "array_split")
 
 
 def grown(loop: ast.While) -> list[str]:
-    """Return `start` of `while start < n: …; start += size`."""
-    asked = {part.id for part in walk(loop.test) if isinstance(part, ast.Name)}
+    """Return `start` for `while start < n: …; start += size`."""
+    tested = {part.id for part in walk(loop.test) if isinstance(part, ast.Name)}
     names = [getattr(statement.target, "id", "") for statement in loop.body if isinstance(statement, ast.AugAssign)]
-    return [name for name in names if name in asked]
+    return [name for name in names if name in tested]
 
 
 def strided(node: ast.expr) -> bool:
-    """Match pieces of one long sequence: range(start, end, step), x.split(size) or torch.chunk(x, n), also inside
+    """Match slices of one long sequence: range(start, end, step), x.split(size) or torch.chunk(x, n), also inside
     enumerate(…) or tqdm(…)."""
     while isinstance(node, ast.Call):
         if last_name(node.func) == "range":
@@ -252,7 +250,7 @@ def strided(node: ast.expr) -> bool:
 
 
 def mentions_batches(*nodes: ast.expr) -> bool:
-    """Match `num_batches`, `self.val_steps` and `state[STEPS]`: how many, not how large."""
+    """Match numbers of batches or steps: `num_batches`, `self.val_steps`, `state[STEPS]`."""
     names = [
         last_name(part).lower() for node in nodes for part in walk(node) if isinstance(part, ast.Name | ast.Attribute)
     ]
@@ -260,7 +258,7 @@ def mentions_batches(*nodes: ast.expr) -> bool:
 
 
 def starts_again(node: ast.If) -> bool:
-    """Match `if gathered == n: …; gathered = 0`: every n-th time, not once."""
+    """Match `if gathered == n: …; gathered = 0`, which is true every n-th time, not once."""
     left = ast.unparse(node.test.left) if isinstance(node.test, ast.Compare) else ""
     return any(
         isinstance(statement, ast.Assign)
@@ -274,7 +272,7 @@ _MESSAGES = frozenset("print warn warning error exception info debug critical".s
 
 
 def gives_up(node: ast.If) -> bool:
-    """Match `if image is None: print("not found"); continue`: a turn that goes wrong is passed over with a message."""
+    """Match `if image is None: print("not found"); continue`, which skips a failed element with a message."""
     messages = node.body[:-1]
     return isinstance(node.body[-1], ast.Continue) and bool(messages) and all(map(_is_message, messages))
 

@@ -1,35 +1,35 @@
-"""What an expression may be, worked out without running it.
+"""Defines terms: what an expression may be, worked out without running it.
 
-A term is a kind (a string) where reading one function is enough, or a question that only the project can answer:
+A term is a kind (a string) if reading one function is enough, or a question that only the project can answer:
 
-("def", name)            something defined in this file, by its qualified name
+("def", name)            a definition of this file, by its qualified name
 ("name", "pkg.thing")    something imported
 ("param", name, number)  an argument of the function of that qualified name
-("rest", name)           one of those that `*args` of that function holds
+("rest", name)           an element of `*args` of that function
 ("self", name)           an instance of that class of this file
 ("super", name)          the same, looked up from its bases on
-("attr", term, name)     an attribute
-("call", term)           what calling it gives
+("attr", term, name)     an attribute of the term
+("call", term)           the result of calling the term
 ("call", term, argument)  the same, with its only argument, or two of them
-("item", term)           one element of it
-("part", term, number)   what unpacking it gives at that place
+("item", term)           an element of the term
+("part", term, number)   the value at that place when the term is unpacked
 ("list", term)           a list or set of such elements
 ("dict", term)           a dictionary of such values
-("index", term)          what indexing it gives
-("tuple", term, …)       exactly these
+("index", term)          the result of indexing the term
+("tuple", term, …)       a tuple of exactly these
 ("enumerated", term)     enumerate(…) of it
 ("zipped", term, …)      zip(…) of them
 ("join", term, term)     either of them, or an operation on both
-("operation", term, …)   what a function of torch's makes of them
+("operation", term, …)   the result of a torch function of them
 ("moved", term)          after .to(device) or .cuda()
 ("hosted", term)         after .cpu()
-("aside", call)          the result of a call that got tensors of the host only
-("prefixed", term, text)  an attribute whose name begins like that: getattr(self, text + …)
-("star", name)           something that one of the star imports may have brought
+("aside", call)          the result of a call whose tensors are all on the host
+("prefixed", term, text)  an attribute whose name has that prefix: getattr(self, text + …)
+("star", name)           a name that one of the star imports may have brought
 ("held", name)           a table of the file, which its functions fill
 ("member", term)          some function or class of that module: getattr(module, name)
-("some", class, term)    the term where it is asked to be of that class: an object of it, or of one that inherits
-("partial", term, count) a function that has got its first arguments already
+("some", class, term)    the term narrowed by isinstance to that class or a subclass
+("partial", term, count) a function whose first `count` arguments are bound
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from typing import Any, TypeAlias
 Term: TypeAlias = str | tuple[Any, ...]
 
 UNKNOWN = ""
-TENSOR = "tensor"  # on the device, as far as anyone can tell
-BATCH = "batch"  # what a loader gives: still on the host, unless the framework moved it
+TENSOR = "tensor"  # on the device, as far as the source tells
+BATCH = "batch"  # from a loader, and still on the host unless the framework has moved it
 HOST = "host tensor"
 NUMBER = "number"
 EXTENT = "extent"  # a number that counts elements of a tensor
@@ -56,8 +56,8 @@ DATASET = "dataset"
 TENSOR_DATASET = "dataset of tensors"
 SCALER = "scaler"
 DEVICE = "device"
-HOST_DEVICE = "host device"  # torch.device("cpu"), by the name it was given in a function or file
-BAR = "bar"  # a progress bar around something that is no loader
+HOST_DEVICE = "host device"  # torch.device("cpu"), held by a name of a function or file
+BAR = "bar"  # a progress bar around something other than a loader
 WRITER = "writer"  # TensorBoard, wandb and their like
 LOGGER = "logger"
 ACCELERATOR = "accelerator"
@@ -67,7 +67,7 @@ NO_GRAD = "no_grad"
 STATE = "state dict"
 FUNCTION = "function"
 
-DEEPEST = 11  # of a question; without a bound a loop of a program could nest it without end
+DEEPEST = 11  # the depth of a question; without a bound, loops could nest it endlessly
 TENSORS = frozenset((TENSOR, BATCH, HOST))
 LOADERS = frozenset((LOADER, PLACED_LOADER))
 _STRENGTH = {
@@ -76,21 +76,21 @@ _STRENGTH = {
 }
 
 
-def join(one: Term, other: Term) -> Term:
-    """Return what an operation on both gives, or what a name is that is one on some path and the other on another."""
-    if one in (other, TENSOR) or other in (NUMBER, UNKNOWN, TEXT):
-        return one
-    if one in (NUMBER, UNKNOWN, TEXT) or other == TENSOR:
-        return other
-    if one[0] == "join" and other in one[1:]:
-        return one
-    if isinstance(one, str) and isinstance(other, str):
-        return one if _STRENGTH.get(one, 20) >= _STRENGTH.get(other, 20) else other
-    return one if depth(one) + depth(other) > 12 else ("join", one, other)
+def join(left: Term, right: Term) -> Term:
+    """Return the result of an operation on both, or the term of a name that is either, depending on the path."""
+    if left in (right, TENSOR) or right in (NUMBER, UNKNOWN, TEXT):
+        return left
+    if left in (NUMBER, UNKNOWN, TEXT) or right == TENSOR:
+        return right
+    if left[0] == "join" and right in left[1:]:
+        return left
+    if isinstance(left, str) and isinstance(right, str):
+        return left if _STRENGTH.get(left, 20) >= _STRENGTH.get(right, 20) else right
+    return left if depth(left) + depth(right) > 12 else ("join", left, right)
 
 
 def either(terms: list[Term]) -> Term:
-    """Return a term that may be any of them, nested no deeper than it must be."""
+    """Return a term that may be any of these, nested as little as possible."""
     if len(terms) < 3:
         return ("join", *terms) if len(terms) == 2 else terms[0] if terms else UNKNOWN
     half = len(terms) // 2
@@ -98,7 +98,7 @@ def either(terms: list[Term]) -> Term:
 
 
 def depth(term: Term) -> int:
-    """Return how deep a question nests. The depth is bounded so that loops in a program cannot blow a term up."""
+    """Return how deep a question nests; the depth is bounded so that loops in a program cannot blow up a term."""
     if isinstance(term, str):
         return 0
     deepest = 0
@@ -109,7 +109,7 @@ def depth(term: Term) -> int:
 
 
 def element(term: Term) -> Term:
-    """Return what iterating over it gives."""
+    """Return the element that iterating over a term yields."""
     if isinstance(term, str):
         return _ELEMENTS.get(term, UNKNOWN)
     if term[0] == "list":
@@ -128,7 +128,7 @@ def element(term: Term) -> Term:
 
 
 def indexed(term: Term) -> Term:
-    """Return what `term[…]` gives."""
+    """Return the result of `term[…]`."""
     if isinstance(term, str) or term[0] in ("list", "tuple", "enumerated", "zipped"):
         return element(term)
     if term[0] == "dict":
@@ -139,7 +139,7 @@ def indexed(term: Term) -> Term:
 
 
 def unpacked(term: Term, number: int, total: int) -> Term:
-    """Return what the name at one place of an unpacking gets."""
+    """Return what the target at one place gets when the term is unpacked."""
     if isinstance(term, str):
         return _ELEMENTS.get(term, UNKNOWN)
     if term[0] == "tuple":
@@ -150,7 +150,7 @@ def unpacked(term: Term, number: int, total: int) -> Term:
 
 
 def _is_group(term: Term) -> bool:
-    """Match a term that holds several, or that is one of two such terms."""
+    """Match a list, dict or tuple, or a join with one."""
     if isinstance(term, tuple) and term[0] == "join":
         return any(_is_group(part) for part in term[1:])
     return isinstance(term, tuple) and term[0] in ("list", "dict", "tuple")
@@ -188,7 +188,7 @@ def hosted(term: Term) -> Term:
 
 
 def placed(term: Term) -> Term:
-    """Return what a model gives: on its device, whatever a constant of its own was made on."""
+    """Return the term of a model's output, which is on its device even if it contains constants of the host."""
     if isinstance(term, str):
         return TENSOR if term in (HOST, BATCH) else term
     if term[0] in ("tuple", "list", "dict"):

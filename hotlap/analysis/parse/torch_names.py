@@ -1,4 +1,4 @@
-"""Tells what torch and its neighbours give back, by name. No other module knows their vocabulary."""
+"""Tells by name what functions of torch and related libraries return. No other module knows their vocabulary."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _TENSOR_SUBMODULES = ("torch.linalg.", "torch.fft.", "torch.special.", "torch.sp
 
 
 def called(name: str, arguments: list[Term], keywords: dict[str, Term]) -> Term | None:
-    """Return what calling a library function of this full name gives, or None for a name that is not known here."""
+    """Return what a library function of this full name returns, or None if the name is unknown."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     if name.startswith("torch."):
@@ -160,7 +160,7 @@ def _nn_call(name: str, arguments: list[Term]) -> Term:
 
 
 def _operation(arguments: list[Term], keywords: dict[str, Term]) -> Term:
-    """Return what torch.cat, torch.mean, … give: on the device unless all that goes in is known to be on the host."""
+    """Return what torch.cat, torch.mean, … return: a device tensor unless all inputs are known to be on the host."""
     parts = [_flat(argument) for argument in (*arguments, *keywords.values())]
     if any(isinstance(part, tuple) for part in parts) and TENSOR not in parts:
         return ("operation", *(part for part in parts if isinstance(part, tuple) or part in TENSORS))
@@ -168,7 +168,7 @@ def _operation(arguments: list[Term], keywords: dict[str, Term]) -> Term:
 
 
 def result_of(parts: list[Term]) -> Term:
-    """Return what an operation on all of these gives."""
+    """Return the result of an operation on all of these."""
     known = [part for part in parts if part not in (NUMBER, EXTENT, TEXT, DEVICE, NUMPY)]
     if known and all(part in (HOST, BATCH) for part in known):
         return BATCH if BATCH in known else HOST
@@ -192,7 +192,7 @@ _FRAME_GIVES: dict[str, Term] = {  # methods and attributes of a frame or column
     **dict.fromkeys(("dtype", "name", "style", "to_csv", "to_string", "to_json", "info"), UNKNOWN),
 }
 
-USUAL = {  # names under which a star import hands on what its module has imported
+USUAL = {  # conventional names that a star import re-exports
     "torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "optim": "torch.optim", "np": "numpy",
     "pd": "pandas", "os": "os", "math": "math", "tqdm": "tqdm.tqdm", "gc": "gc", "wandb": "wandb", "copy": "copy",
     "DataLoader": "torch.utils.data.DataLoader", "Dataset": "torch.utils.data.Dataset",
@@ -241,7 +241,7 @@ _OF_MAPPINGS = ("items", "values", "keys")
 
 
 def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
-    """Return what calling a method of something of this kind gives."""
+    """Return what a method of something of this kind returns."""
     if name == "state_dict":
         return STATE
     if kind in TENSORS:
@@ -272,7 +272,7 @@ def _module_method(name: str) -> Term:
 
 
 def method_of(known: Term, name: str) -> Term:
-    """Return what calling a method gives, also for a dictionary."""
+    """Return what a method returns, also for a dictionary."""
     if isinstance(known, str):
         return method(known, name, [], on_host=False)
     gives: dict[str, Term] = {"items": ("list", ("tuple", TEXT, known[1])), "values": ("list", known[1])}
@@ -280,7 +280,7 @@ def method_of(known: Term, name: str) -> Term:
 
 
 def is_accessor(name: str) -> bool:
-    """Match a method that says something about the module instead of running it."""
+    """Match a method that returns something about a module instead of running it."""
     return name in _MODULE_OTHER or name.startswith(("get_", "num_", "is_", "has_", "set_", "save", "load", "count"))
 
 
@@ -313,7 +313,7 @@ def _accelerator_method(name: str) -> Term:
 
 
 def _holds_tensor(name: str) -> bool:
-    """Match an attribute of a tensor, or of a model's output, that is a tensor again."""
+    """Match an attribute of a tensor, or of a model's output, that is a tensor itself."""
     if name in ("requires_grad", "is_leaf", "id"):
         return False
     return len(name) <= 2 or name.rsplit("_", 1)[-1].removesuffix("s") in _PARTS

@@ -1,1 +1,1 @@
-"""What the rules of a scan ask of the source: loaders, samples, copies, host syncs, passes over data."""
+"""Answers what the rules of a scan ask about source code: loaders, samples, copies, host syncs, passes over data."""

@@ -1,4 +1,4 @@
-"""What functions are handed: by whom, on which side it is, and what they take out of it."""
+"""Tells what the arguments of functions are: who passes them, host or device, and which names hold parts of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition
 
 _DEEPEST = 3  # callers of callers
-_SETTINGS = frozenset(  # objects that hold settings; their device is one that was chosen, not that of a tensor
+_SETTINGS = frozenset(  # objects that hold settings; their `device` is the chosen one, not that of a tensor
     "self args cfg config conf opt opts option options hparams hps params settings flags accelerator fabric trainer "
     "engine runner learner ctx".split()
 )
@@ -25,7 +25,7 @@ def arguments(function: Definition) -> set[str]:
 
 
 def taken(function: Definition) -> set[str]:
-    """Names that hold parts of the arguments: `x, y = batch`, `image = batch["image"]`."""
+    """Return the names that hold parts of the arguments: `x, y = batch`, `image = batch["image"]`."""
     given, found = arguments(function), set[str]()
     for node in walk(function):
         if isinstance(node, ast.Assign) and begins_with(node.value, given | found):
@@ -42,7 +42,7 @@ def begins_with(value: ast.expr, names: set[str]) -> bool:
 
 
 def is_chosen(code: Code, place: ast.expr | None) -> bool:
-    """A device that somebody chose: `.cuda()`, `device`, `self.device`; not where another tensor is, `x.device`."""
+    """Match a device that somebody chose, such as `.cuda()` or `self.device`, but not another tensor's, `x.device`."""
     if isinstance(place, ast.Attribute):
         base = place.value
         name = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
@@ -54,7 +54,7 @@ def is_chosen(code: Code, place: ast.expr | None) -> bool:
 
 
 def _is_of_tensor(code: Code, place: ast.Name) -> bool:
-    """`device = x.device` before."""
+    """Return whether the name was set to the device of a tensor: `device = x.device`."""
     function = code.function(place)
     return function is not None and any(
         isinstance(node, ast.Assign)
@@ -66,7 +66,7 @@ def _is_of_tensor(code: Code, place: ast.Name) -> bool:
 
 
 def by_callers(code: Code, name: ast.Name) -> set[str]:
-    """What those who call the function give for an argument of it, as kinds."""
+    """Return the kinds of values that callers of the enclosing function pass for this argument."""
     function = code.function(name)
     known = code.reference(name)
     if function is None or known is None:
@@ -90,7 +90,7 @@ def _given(code: Code, known: Reference, number: int, deep: int) -> set[str]:
 
 
 def _kinds(code: Code, term: Term, path: str, deep: int) -> set[str]:
-    """What it may be, each way by itself: a batch that is moved before on one branch is still a batch on the other."""
+    """Return all kinds a term may be: a batch moved to the device on one branch is still a batch on the other."""
     if isinstance(term, tuple) and term[0] == "join":
         return {kind for part in term[1:] for kind in _kinds(code, part, path, deep)}
     if isinstance(term, tuple) and term[0] == "param" and deep < _DEEPEST:
@@ -101,7 +101,7 @@ def _kinds(code: Code, term: Term, path: str, deep: int) -> set[str]:
 
 
 def to_model(code: Code, call: ast.Call, name: ast.Name, kind: str) -> bool:
-    """`x = x.to(device)` in a forward pass, of an argument that is given as it comes from the loader."""
+    """Match `x = x.to(device)` in a forward pass, where x is an argument that comes straight from the loader."""
     function = code.function(name)
     if function is None or name.id not in arguments(function) or kind not in (UNKNOWN, TENSOR):
         return False
@@ -117,7 +117,7 @@ def to_model(code: Code, call: ast.Call, name: ast.Name, kind: str) -> bool:
 
 
 def _is_set_before(code: Code, function: Definition, name: ast.Name) -> bool:
-    """Set to something else on the way; not in the branch that is taken instead."""
+    """Return whether the name is set to something else on the way here; the opposite branch does not count."""
     choices = [outer for outer in code.ancestors(name) if isinstance(outer, ast.If)]
     instead = [
         statement
@@ -134,7 +134,7 @@ def _is_set_before(code: Code, function: Definition, name: ast.Name) -> bool:
 
 
 def is_placed_before(code: Code, name: ast.Name) -> bool:
-    """Lightning moves the batches of its modules, and gives them to its callbacks as they are there."""
+    """Return whether Lightning has placed the batch: it moves those of its modules before any hook sees them."""
     known: Reference | None = code.reference(name)
     owner = code.project.files[code.path].classes.get(code.project.function(known).owner) if known else None
     return owner is not None and any("lightning" in base.lower() for base in code.project.base_names(code.path, owner))

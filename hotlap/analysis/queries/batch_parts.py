@@ -1,4 +1,4 @@
-"""What a turn of a loop puts together from a batch before it is moved: stacked parts, lists that were filled."""
+"""Finds values that an iteration assembles from a batch before moving them: stacked parts, lists it has filled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOVES = frozenset(("to", "cuda"))
 
 
 def is_assembled(code: Code, moved: ast.expr) -> bool:
-    """`torch.stack([g.labels for g in unbatch(batch)])`, of what the loop over batches gave and nobody has moved."""
+    """Match `torch.stack([g.labels for g in unbatch(batch)])` of a batch that has not been moved to a device yet."""
     loop = code.batch_loop(moved)
     joined = _joined(code, moved)
     if not isinstance(loop, ast.For) or joined is None or not joined.args:
@@ -27,7 +27,7 @@ def is_assembled(code: Code, moved: ast.expr) -> bool:
 
 
 def _is_value(node: ast.expr, name: str) -> bool:
-    """Not only a function that is called."""
+    """Return whether the name is used for anything but being called."""
     called = {call.func.id for call in walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
     return name not in called
 
@@ -47,7 +47,7 @@ def _joined(code: Code, moved: ast.expr) -> ast.Call | None:
 
 
 def _unmoved(loop: ast.For, line: int) -> set[str]:
-    """Names made of what the loop gives, up to a line, as far as nothing on the way went to a device."""
+    """Return the names derived from the loop's element, up to a line, that have not been moved to a device."""
     found = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
     for node in _in_order(loop, line):
         if isinstance(node, ast.Assign):
@@ -79,7 +79,7 @@ def _moves(node: ast.AST) -> bool:
 
 
 def _runs(node: ast.AST) -> bool:
-    """Something is called that may be a model: it gives what is on the device."""
+    """Return whether something is called that may be a model, whose output is on the device."""
     called = [call.func for call in walk(node) if isinstance(call, ast.Call)]
     return any(isinstance(function, ast.Attribute) and function.attr == "forward" for function in called) or any(
         last_name(function) in ("model", "net", "self") for function in called

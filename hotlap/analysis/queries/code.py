@@ -1,4 +1,4 @@
-"""One file as a rule sees it: its calls, what they are, and how often they run."""
+"""Shows a rule one file: its calls, what they are, and how often they run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Code:
         self._stored: dict[ast.AST, frozenset[str]] = {}
 
     def _index(self) -> None:
-        """Parents, and nodes by type and name, in the order of the source. Every node of the file passes here once."""
+        """Index parents, and nodes by type and name, in source order. Every node of the file is visited once."""
         parents, by_type, by_name = self.parents, self._by_type, self._by_name
         waiting: list[ast.AST] = [self.tree]
         known: dict[type, tuple[str, ...]] = {}
@@ -72,10 +72,10 @@ class Code:
                     parents[value] = node
                     waiting.append(value)
 
-    # What there is
+    # Nodes
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
-        """Calls by the last part of the name: `item`, `DataLoader`."""
+        """Yield the calls of these names, compared by their last part: `item`, `DataLoader`."""
         for name in names:
             yield from self._by_name.get(name, ())
 
@@ -89,29 +89,29 @@ class Code:
             yield from self._by_type.get(kind, ())
 
     def trains(self) -> bool:
-        """Somewhere in the project a model is trained."""
+        """Return whether a model is trained anywhere in the project."""
         return self.hotness.trains
 
     @cached_property
     def stays_on_host(self) -> bool:
-        """No read of the file waits for a device: neither the project nor what is around the file names one."""
+        """Whether no read waits for a device, because neither the project nor the files around this one name any."""
         return self.project.stays_on_host or keeps_to_host(self.project, self.path)
 
     def project_uses(self, word: str) -> bool:
-        """Some file of the project has this word; the few that are noted are in flow.py."""
+        """Return whether any file of the project uses this word. Only the few words listed in flow.py are recorded."""
         return any(word in summary.uses for summary in self.project.files.values())
 
-    # What it is
+    # Kinds
 
     def term(self, node: ast.AST) -> Term:
         return self.project.answer(self._terms.get(node, UNKNOWN), self.path)
 
     def asked(self, node: ast.AST) -> Term:
-        """The same before the project is asked: what calls of it may run depends on how it is reached."""
+        """Return the term before the project resolves it; what a call may run depends on how its callee is reached."""
         return self._terms.get(node, UNKNOWN)
 
     def kind(self, node: ast.AST) -> str:
-        """One of the kinds of hotlap.analysis.parse.terms; "" when it cannot be told."""
+        """Return one of the kinds of hotlap.analysis.parse.terms, or "" when it is unknown."""
         return self.simple(self.term(node))
 
     def simple(self, term: Term) -> str:
@@ -132,7 +132,7 @@ class Code:
         return UNKNOWN
 
     def callee_kind(self, call: ast.Call) -> str:
-        """What is called: a module, or something else."""
+        """Return the kind of what is called: MODULE only if the call runs the module, not for `model.eval()`."""
         if isinstance(call.func, ast.Attribute) and self.kind(call.func.value) == MODULE:
             return (
                 MODULE
@@ -143,19 +143,19 @@ class Code:
         return MODULE if not known and self.project.is_model(self.term(call.func)) else known
 
     def is_layer(self, call: ast.Call) -> bool:
-        """`model.encoder(x)`: an attribute that is a module, not a method such as `model.to(x)`."""
+        """Match `model.encoder(x)`, an attribute that is a module, but not a method such as `model.to(x)`."""
         assert isinstance(call.func, ast.Attribute)
         return method(MODULE, call.func.attr, [], on_host=False) == TENSOR
 
     def full_name(self, node: ast.AST) -> str:
-        """What a name means after imports, as far as it is a library's: "torch.zeros"; "" otherwise."""
+        """Return the full name of something imported from a library, such as "torch.zeros", or "" for anything else."""
         term = self._terms.get(node, UNKNOWN)
         if not term and isinstance(node, ast.Attribute):
             base = self.full_name(node.value)
             return f"{base}.{node.attr}" if base else ""
         return str(term[1]) if isinstance(term, tuple) and term[0] == "name" else ""
 
-    # Where it is
+    # Surroundings
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         return self.parents.get(node)
@@ -167,13 +167,13 @@ class Code:
             here = self.parents.get(here)
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The statement a node is part of."""
+        """Return the statement that a node is part of."""
         if isinstance(node, ast.stmt):
             return node
         return next(outer for outer in self.ancestors(node) if isinstance(outer, ast.stmt))
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
-        """The list of statements it stands in."""
+        """Return the list of statements that contains this one."""
         parent = self.parents[statement]
         for field in ("body", "orelse", "finalbody", "handlers"):
             found = getattr(parent, field, None)
@@ -185,7 +185,7 @@ class Code:
         return next((outer for outer in self.ancestors(node) if isinstance(outer, Definition)), None)
 
     def stored(self, scope: ast.AST) -> frozenset[str]:
-        """The names that are set somewhere in a function or loop."""
+        """Return the names that are set anywhere in a function or loop."""
         known = self._stored.get(scope)
         if known is None:
             every = (node for node in walk(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
@@ -193,7 +193,7 @@ class Code:
         return known
 
     def loops(self, node: ast.AST) -> Iterator[Repeated]:
-        """The loops around a node in its function, the innermost first."""
+        """Yield the loops around a node within its function, the innermost first."""
         for outer in self.ancestors(node):
             if isinstance(outer, Definition | ast.Lambda):
                 return
@@ -201,14 +201,14 @@ class Code:
                 yield outer
 
     def batch_loop(self, node: ast.AST) -> Repeated | None:
-        """The loop over batches around a node in its function, if there is one."""
+        """Return the innermost loop over batches around a node within its function, if there is one."""
         return next((loop for loop in self.loops(node) if self.is_batch_loop(loop)), None)
 
     def is_batch_loop(self, loop: Repeated) -> bool:
         return self.loop_kind(loop) >= LoopKind.BATCH_LIKELY
 
     def goes_over_batches(self, node: ast.ListComp | ast.GeneratorExp) -> bool:
-        """A comprehension whose first part goes through a loader."""
+        """Return whether the first `for` of a comprehension iterates over a loader."""
         over = node.generators[0].iter
         function = self._reader_function(node)
         kinds = self.hotness.kinds.get(Reference(self.path, function.name), ()) if function is not None else ()
@@ -219,8 +219,8 @@ class Code:
         return self.kind(over) in LOADERS
 
     def takes_pieces(self, loop: Repeated) -> bool:
-        """Goes over pieces of one sequence: `range(0, n, size)`, `rows[i * size : (i + 1) * size]` in its turns, or
-        entries of a list that each turn moves to a device."""
+        """Match a loop over slices of one sequence, `range(0, n, size)` or `rows[i * size : (i + 1) * size]`, or over a
+        list whose entries the loop moves to a device one by one."""
         function = self._within.get(loop)
         first = loop.test if isinstance(loop, ast.While) else loop.iter
         return function is not None and any(
@@ -237,7 +237,7 @@ class Code:
         return LoopKind.PLAIN
 
     def under_no_grad(self, loop: Repeated) -> bool:
-        """The loop records no graph: by itself, by its function, or by everybody who calls that."""
+        """Return whether a loop records no graph: by itself, by its function, or by all callers of that function."""
         function = self._within.get(loop)
         if function is None:
             return False
@@ -253,7 +253,7 @@ class Code:
         )
 
     def _records_nothing(self, node: ast.With) -> bool:
-        """no_grad and its like, or a context of the project that yields under one."""
+        """Match `no_grad` and its like, and contexts of the project that yield under one."""
         for item in node.items:
             entered = getattr(item.context_expr, "func", item.context_expr)
             if self.full_name(entered) in _NO_GRAD:
@@ -265,7 +265,7 @@ class Code:
         return False
 
     def is_quiet(self, node: ast.AST) -> bool:
-        """Something that records no graph: under a `with`, by its function, or by everybody who calls that."""
+        """Return whether a node records no graph: by a `with`, by its function, or by all callers of that function."""
         for outer in self.ancestors(node):
             if isinstance(outer, ast.With) and self._records_nothing(outer):
                 return True
@@ -275,11 +275,11 @@ class Code:
         return known is not None and modes.under_no_grad(self.project, self.hotness.callers, known)
 
     def mentions_grad(self, scope: ast.AST) -> bool:
-        """Somewhere in it a graph is switched off or on."""
+        """Return whether gradients are switched on or off anywhere in the scope."""
         return any(isinstance(node, ast.Name | ast.Attribute) and last_name(node) in _SWITCHES for node in walk(scope))
 
     def reference(self, node: ast.AST) -> Reference | None:
-        """The function of the project that a node is in."""
+        """Return the function that a node is in."""
         function = self._reader_function(node)
         return Reference(self.path, function.name) if function is not None else None
 
@@ -287,7 +287,7 @@ class Code:
         known = self.reference(node)
         return known is not None and modes.put_to_eval(self.project, self.hotness.callers, known)
 
-    # How often it runs
+    # Frequency
 
     def heat(self, node: ast.AST) -> Heat:
         known = self._heats.get(node)
@@ -299,7 +299,7 @@ class Code:
         here: ast.AST | None = node
         while here is not None and here not in self._places:
             if isinstance(here, ast.stmt):
-                return _NEVER  # was never read: nothing leads there
+                return _NEVER  # never read: the statement is unreachable
             here = self.parents.get(here)
         if here is None:
             return COLD
@@ -307,11 +307,11 @@ class Code:
         return known if known is not None else self._heat_at(here)
 
     def _heat_at(self, place: ast.AST) -> Heat:
-        function = self._reader_function(place)  # that of the place: a default of a lambda is read outside of it
+        function = self._reader_function(place)  # by the place: a lambda's default is read outside the lambda
         if function is None or self._is_redefined(function):
             return COLD
         found = self.hotness.at(Reference(self.path, function.name), self._places[place]) or COLD
-        if self._tested or (found.hot and self._is_forgotten(function)):  # nobody waits for what tests do
+        if self._tested or (found.hot and self._is_forgotten(function)):  # nobody waits for tests
             found = found._replace(confidence=Confidence.LOW)
         self._heats[place] = found
         return found
@@ -322,7 +322,7 @@ class Code:
         return self._forgotten[function.name]
 
     def _is_redefined(self, function: Function) -> bool:
-        """Another function took its name, as a property's setter does: the project knows the last one only."""
+        """Return whether a later function took over the name; the project knows only the last one."""
         known = self.project.files[self.path].functions.get(function.name)
         return known is None or known.line != function.line
 
@@ -333,13 +333,13 @@ class Code:
         return self._within.get(here) if here is not None else None
 
     def hot(self, node: ast.AST) -> bool:
-        """Runs every batch or more often, and not in what loads data."""
+        """Return whether a node runs at least once per batch, outside of data loading."""
         heat = self.heat(node)
         return heat.hot and heat.side is not Side.LOAD
 
 
 def last_name(node: ast.expr) -> str:
-    """`c` of `a.b.c`."""
+    """Return `c` for `a.b.c`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
@@ -352,7 +352,7 @@ def is_constant(node: ast.expr | None, value: object) -> bool:
 
 
 def spread(call: ast.Call) -> bool:
-    """Some arguments come from `*args` or `**kwargs` and cannot be seen."""
+    """Return whether some arguments come from `*args` or `**kwargs`, whose contents are unknown."""
     return any(word.arg is None for word in call.keywords) or any(
         isinstance(argument, ast.Starred) for argument in call.args
     )

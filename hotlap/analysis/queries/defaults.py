@@ -1,4 +1,4 @@
-"""Arguments that are what they are unless somebody says otherwise."""
+"""Looks up the defaults of arguments, and whether callers override them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hotlap.analysis.queries.code import Code
 
 
 def default(code: Code, name: ast.Name) -> ast.expr | None:
-    """What an argument of the function is, unless given."""
+    """Return the default of an argument of the enclosing function."""
     function = code.function(name)
     if function is None:
         return None
@@ -25,7 +25,7 @@ def default(code: Code, name: ast.Name) -> ast.expr | None:
 
 
 def is_given(code: Code, name: ast.Name) -> bool | None:
-    """Whether some caller in the project gives the argument. None where nobody calls the function."""
+    """Return whether any caller in the project passes the argument, or None if nobody calls the function."""
     known = code.reference(name)
     facts = code.project.function(known) if known is not None else None
     if known is None or facts is None or name.id not in facts.parameters:

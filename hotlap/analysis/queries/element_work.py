@@ -1,4 +1,4 @@
-"""What a loop over elements does with them."""
+"""Tells what a loop over elements does with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LARGE = frozenset("matmul mm bmm index_add_ index_copy_ scatter_ masked_fill ma
 
 
 def is_scalar_work(code: Code, found: ElementLoop) -> bool:
-    """The body computes with single numbers: it calls no model, and nothing that works on a whole row at once."""
+    """Return whether the body computes with single numbers, and calls neither a model nor whole-row operations."""
     for statement in found.loop.body:
         for node in walk(statement):
             if isinstance(node, ast.Call) and not _is_scalar_call(code, node):
@@ -34,7 +34,7 @@ def is_scalar_work(code: Code, found: ElementLoop) -> bool:
 
 
 def _is_computed(code: Code, node: ast.AST, words: set[str]) -> bool:
-    """An element is compared, added to, read or written: more than put somewhere."""
+    """Return whether an element is compared, added to, read or written, not just put somewhere."""
     if isinstance(node, ast.Assign):
         return isinstance(node.targets[0], ast.Subscript) and code.kind(node.targets[0].value) in ARRAYS
     reads = isinstance(node, ast.Call) and last_name(node.func) in (*_READS, *_TO_NUMBER)
@@ -52,7 +52,7 @@ def _is_scalar_call(code: Code, call: ast.Call) -> bool:
 
 
 def is_worked_on(code: Code, found: ElementLoop) -> bool:
-    """The body gives each row to torch or a model: it is large, or it must go alone."""
+    """Return whether the body passes each row to torch or a model: rows are then large, or must be passed singly."""
     return any(
         isinstance(node, ast.Call)
         and (
@@ -66,7 +66,7 @@ def is_worked_on(code: Code, found: ElementLoop) -> bool:
 
 
 def reads_elements(found: ElementLoop, single: bool = False) -> bool:
-    """`.item()`, `.tolist()` and their like on an element; only those that read one number if asked for."""
+    """Match `.item()`, `.tolist()` and their like in the body; with `single`, only `.item()`."""
     names = ("item",) if single else _READS
     return any(
         isinstance(node, ast.Call) and last_name(node.func) in names
@@ -76,7 +76,7 @@ def reads_elements(found: ElementLoop, single: bool = False) -> bool:
 
 
 def counts(found: ElementLoop) -> list[str]:
-    """What the body counts: `correct += 1`, under a condition that compares elements, or `matrix[t][p] += 1`."""
+    """Return what the body counts: `correct += 1` under a condition that compares elements, or `matrix[t][p] += 1`."""
     return [
         ast.unparse(node.target)
         for statement in found.loop.body
@@ -86,13 +86,13 @@ def counts(found: ElementLoop) -> list[str]:
 
 
 def _is_count(node: ast.AugAssign, found: ElementLoop) -> bool:
-    one = isinstance(node.value, ast.Constant) and node.value.value == 1
+    by_one = isinstance(node.value, ast.Constant) and node.value.value == 1
     compared = any(isinstance(part, ast.Compare) for part in walk(node.value))
-    return (one or compared) and (compared or _decides(found))
+    return (by_one or compared) and (compared or _decides(found))
 
 
 def _decides(found: ElementLoop) -> bool:
-    """Some condition, or the place that is counted in, looks at an element."""
+    """Return whether some condition, or the index of the counter, depends on an element."""
     words = derived(found)
     tests = [
         node.test for statement in found.loop.body for node in walk(statement) if isinstance(node, ast.If | ast.IfExp)
@@ -107,7 +107,7 @@ def _decides(found: ElementLoop) -> bool:
 
 
 def derived(found: ElementLoop) -> set[str]:
-    """What stands for an element, its number, or something made of them in the body."""
+    """Return the names in the body that hold an element, its index, or something derived from them."""
     words = {*found.names, *([found.index] if found.index else [])}
     for statement in found.loop.body:
         if isinstance(statement, ast.Assign) and mentions(statement.value, words):
@@ -116,7 +116,7 @@ def derived(found: ElementLoop) -> set[str]:
 
 
 def is_sequential(found: ElementLoop) -> bool:
-    """Each turn needs the one before: `state = step(state, x[i])`. Sums and lists do not count as that."""
+    """Match iterations that need the previous one, as `state = step(state, x[i])` does; sums and lists do not."""
     set_here = {
         target.id
         for statement in found.loop.body
@@ -139,14 +139,14 @@ def is_sequential(found: ElementLoop) -> bool:
 
 
 def _builds_on(node: ast.AST) -> bool:
-    """`first += time[i] * ~first.bool()`: what is added depends on what is there."""
+    """Match `first += time[i] * ~first.bool()`, where the increment depends on the current value."""
     if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name):
         return False
     return mentions(node.value, {node.target.id})
 
 
 def _in_order(statement: ast.stmt) -> list[ast.Name]:
-    """Names of a statement as they are evaluated: values before targets."""
+    """Return the names of a statement in evaluation order: values before targets."""
     if isinstance(statement, ast.Assign):
         parts: list[ast.AST] = [statement.value, *statement.targets]
     else:

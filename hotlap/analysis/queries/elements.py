@@ -1,4 +1,4 @@
-"""Loops in Python over the elements, or the rows, of tensors and arrays."""
+"""Finds Python loops over the elements or rows of tensors and arrays."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _OF_TENSORS = frozenset("is_cuda size dim numel ndim shape requires_grad".split(
 @dataclass(frozen=True)
 class ElementLoop:
     loop: ast.For
-    arrays: tuple[ast.expr, ...]  # what is gone through
-    names: frozenset[str]  # what stands for an element of them
-    index: str  # what stands for its number, or ""
-    written: bool = False  # numbers are written into it, piece by piece
-    fixed: bool = False  # over a number written out: of the rows of a batch, or of a few channels
+    arrays: tuple[ast.expr, ...]  # what the loop iterates over
+    names: frozenset[str]  # names that hold an element
+    index: str  # the name that holds its index, or ""
+    written: bool = False  # the loop writes numbers into the array, piece by piece
+    fixed: bool = False  # the number of iterations is a literal: rows of a batch, or a few channels
 
 
 @lru_cache(maxsize=2)
 def element_loops(code: Code) -> tuple[ElementLoop, ...]:
-    """Those of a file, in what runs every batch."""
+    """Return the element loops of a file in code that runs every batch."""
     loops = [node for node in code.nodes(ast.For) if isinstance(node, ast.For) and code.heat(node.body[0]).hot]
     every = [_direct(code, node) or _first(code, node) for node in loops]
     return tuple(loop for loop in every if loop is not None)
@@ -47,7 +47,7 @@ def _first(code: Code, node: ast.For) -> ElementLoop | None:
 
 
 def _direct(code: Code, node: ast.For) -> ElementLoop | None:
-    """`for x in tensor`, also through enumerate, zip and a progress bar."""
+    """Match `for x in tensor`, also through enumerate, zip or a progress bar."""
     iterable, target = node.iter, node.target
     while isinstance(iterable, ast.Call) and last_name(iterable.func) in ("tqdm", "enumerate", "list", "reversed"):
         if not iterable.args:
@@ -69,7 +69,7 @@ def _direct(code: Code, node: ast.For) -> ElementLoop | None:
 
 
 def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
-    """`for i in range(len(tensor))` with `tensor[i]` in it."""
+    """Match `for i in range(len(tensor))` with `tensor[i]` in the body."""
     if not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call):
         return None
     if last_name(node.iter.func) not in ("range", "trange") or not node.iter.args:
@@ -90,7 +90,7 @@ def _numbered(code: Code, node: ast.For) -> ElementLoop | None:
 
 
 def _filled(code: Code, node: ast.For) -> ElementLoop | None:
-    """`for i, k in enumerate(codes): table[i][k] = 1`: a tensor written number by number."""
+    """Match `for i, k in enumerate(codes): table[i][k] = 1`, which writes a tensor number by number."""
     names = {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
     for statement in (inner for part in node.body for inner in walk(part)):
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Subscript):
@@ -108,7 +108,7 @@ def _filled(code: Code, node: ast.For) -> ElementLoop | None:
 
 
 def _enumerates(code: Code, node: ast.For, cut: ast.expr) -> bool:
-    """`for i, length in enumerate(lengths): mask[i, length:] = 0`, where the model waits for it."""
+    """Match `for i, length in enumerate(lengths): mask[i, length:] = 0` outside of data loading."""
     named = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "enumerate" and len(node.iter.args) == 1
     if not named or not isinstance(node.target, ast.Tuple) or not isinstance(cut, ast.Slice):
         return False
@@ -118,7 +118,7 @@ def _enumerates(code: Code, node: ast.For, cut: ast.expr) -> bool:
 
 
 def _counts_rows(code: Code, node: ast.For) -> bool:
-    """`for i in range(batch_size)`, of a number that is no constant."""
+    """Match `for i in range(batch_size)`, where the number is not a literal."""
     ranged = isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "range" and len(node.iter.args) == 1
     if not ranged or not isinstance(node.iter, ast.Call):
         return False
@@ -133,7 +133,7 @@ def _runs_model(code: Code, node: ast.For) -> bool:
 
 
 def _places(node: ast.expr) -> tuple[ast.expr, list[ast.expr]]:
-    """`table` and `i`, `k` of table[i][k] and table[i, k]."""
+    """Return `table`, and `i` and `k`, for table[i][k] and table[i, k]."""
     places: list[ast.expr] = []
     while isinstance(node, ast.Subscript):
         places += node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -142,7 +142,7 @@ def _places(node: ast.expr) -> tuple[ast.expr, list[ast.expr]]:
 
 
 def _has_size(iterable: ast.expr, node: ast.expr) -> bool:
-    """`range(x.size(0))`: nothing but a tensor has that."""
+    """Match `range(x.size(0))`: only tensors have a method `size`."""
     name = ast.unparse(node)
     return any(
         isinstance(call, ast.Call) and call.args and isinstance(call.func, ast.Attribute) and call.func.attr == "size"
@@ -152,18 +152,16 @@ def _has_size(iterable: ast.expr, node: ast.expr) -> bool:
 
 
 def _starts_with(node: ast.expr, index: str) -> bool:
-    """`[i]`, or `[i, j]`: not `[:, i]`, which is a column or a step of time."""
+    """Match `[i]` and `[i, j]`, but not `[:, i]`, which is a column or a time step."""
     first = node.elts[0] if isinstance(node, ast.Tuple) and node.elts else node
-    if isinstance(first, ast.Slice) and isinstance(
-        node, ast.Tuple
-    ):  # [: lengths[i], i], of sequences beside each other
+    if isinstance(first, ast.Slice) and isinstance(node, ast.Tuple):  # [: lengths[i], i], of sequences side by side
         ends = [end for end in (first.lower, first.upper) if end is not None]
         first = node.elts[1] if any(mentions(end, {index}) for end in ends) else first
     return isinstance(first, ast.Name) and first.id == index
 
 
 def _is_length(code: Code, node: ast.expr, arrays: list[ast.expr]) -> bool:
-    """Of one of the arrays, or of a batch."""
+    """Return whether a number is the length of one of the arrays, or of a batch."""
     if code.kind(node) == EXTENT:
         return True
     names = {ast.unparse(array) for array in arrays}
@@ -174,12 +172,12 @@ def _is_length(code: Code, node: ast.expr, arrays: list[ast.expr]) -> bool:
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
         return _is_array(code, node.value.value)
     if isinstance(node, ast.Name) and "batch" not in node.id.lower():
-        made = _last_value(code, node)  # `n = inputs.size(0)`: only tensors are asked for one of their sizes
+        made = _last_value(code, node)  # `n = inputs.size(0)`: only tensors have a size per dimension
         if isinstance(made, ast.Subscript):  # `n = inputs.shape[0]`
             return isinstance(made.value, ast.Attribute) and made.value.attr == "shape"
         return isinstance(made, ast.Call) and last_name(made.func) == "size" and bool(made.args)
-    kept = isinstance(node, ast.Attribute | ast.Subscript) and "batch" in ast.unparse(node).rpartition(".")[2].lower()
-    return isinstance(node, ast.Name) or kept
+    stored = isinstance(node, ast.Attribute | ast.Subscript) and "batch" in ast.unparse(node).rpartition(".")[2].lower()
+    return isinstance(node, ast.Name) or stored
 
 
 def _is_array(code: Code, node: ast.expr) -> bool:
@@ -190,7 +188,8 @@ def _is_array(code: Code, node: ast.expr) -> bool:
 
 
 def _may_be_list(code: Code, node: ast.expr) -> bool:
-    """What a model gives may be a tuple of tensors, and a batch a list of them: only an operation proves a tensor."""
+    """Return whether a value may be a list: a model may return a tuple of tensors, and a batch may be a list of them,
+    so only an operation proves a tensor."""
     if isinstance(node, ast.Name):
         made = _last_value(code, node)
         return not _is_said(code, node) if made is None else _may_be_list(code, made)
@@ -212,28 +211,28 @@ def _may_be_list(code: Code, node: ast.expr) -> bool:
 
 
 def _is_said(code: Code, node: ast.expr) -> bool:
-    """An argument that is annotated as a tensor, or as a mapping of tensors; or asked for what only arrays have."""
+    """Match an argument annotated as a tensor or a mapping of tensors, or one used for what only arrays have."""
     function = code.function(node)
     if function is None or not isinstance(node, ast.Name):
         return False
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    said = next((parameter.annotation for parameter in every if parameter.arg == node.id), None)
-    if said is None and any(parameter.arg == node.id for parameter in every):
+    hint = next((parameter.annotation for parameter in every if parameter.arg == node.id), None)
+    if hint is None and any(parameter.arg == node.id for parameter in every):
         return any(
             isinstance(part, ast.Attribute) and part.attr in _OF_TENSORS and getattr(part.value, "id", "") == node.id
             for part in walk(function)
         )
-    return said is not None and "Tensor" in ast.unparse(said) and "List" not in ast.unparse(said).title()
+    return hint is not None and "Tensor" in ast.unparse(hint) and "List" not in ast.unparse(hint).title()
 
 
 def _may_be_list_of_method(code: Code, node: ast.Call, function: ast.Attribute) -> bool:
-    if function.attr in ("to", "cuda"):  # a tensor's, or of whatever a framework made
+    if function.attr in ("to", "cuda"):  # of a tensor, or of whatever a framework made
         return isinstance(function.value, ast.Call) and _may_be_list(code, function.value)
     return function.attr in _PARTS or code.kind(function.value) == MODULE
 
 
 def _last_value(code: Code, node: ast.Name) -> ast.expr | None:
-    """What the name was set to last before, in the same function; None for arguments and what loops give."""
+    """Return what the name was last set to above, in the same function; None for arguments and loop variables."""
     scope = code.function(node) or code.tree
     best: ast.expr | None = None
     for statement in walk(scope):
@@ -247,7 +246,7 @@ def _last_value(code: Code, node: ast.Name) -> ast.expr | None:
 
 
 def _part(target: ast.Tuple, value: ast.expr, name: str) -> ast.expr | None:
-    """Of `a, b = x.to(d), y.to(d)`, and of `values, indices = torch.max(…)`."""
+    """Return the value that the name gets in `a, b = x.to(d), y.to(d)` or `values, indices = torch.max(…)`."""
     if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
         return value.elts[[getattr(part, "id", "") for part in target.elts].index(name)]
     made_pair = isinstance(value, ast.Call) and last_name(value.func) in (

@@ -1,4 +1,4 @@
-"""Reads that an environment waits for: an agent's action must be on the host before the next step of its world."""
+"""Finds reads that an environment needs: an agent's action must be on the host before its next step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ACTING = frozenset("act acts action actions policy rollout".split())
 
 
 def is_acting(code: Code, call: ast.Call) -> bool:
-    """Given to `env.step(…)`, or returned by a function that chooses an action and makes no backward pass."""
+    """Match a value passed to `env.step(…)`, or returned by a function that chooses actions and does not train."""
     if any(isinstance(outer, ast.Call) and _is_step_of_world(code, outer) for outer in code.ancestors(call)):
         return True
     function = code.function(call)
@@ -24,7 +24,7 @@ def is_acting(code: Code, call: ast.Call) -> bool:
 
 
 def _is_stepped(code: Code, call: ast.Call, name: str) -> bool:
-    """Returned, and what the function returns is the argument of `env.step(…)` in the same file."""
+    """Match a returned value when the function's result is passed to `env.step(…)` in the same file."""
     if not any(isinstance(outer, ast.Return) for outer in code.ancestors(call)):
         return False
     chosen = {
@@ -41,7 +41,7 @@ def _is_stepped(code: Code, call: ast.Call, name: str) -> bool:
 
 
 def _is_step_of_world(code: Code, call: ast.Call) -> bool:
-    """`observation, reward, … = env.step(action)`: no optimizer and no scheduler gives anything back."""
+    """Match `observation, reward, … = env.step(action)`; optimizers and schedulers return nothing to unpack."""
     statement = code.statement(call)
     given = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
     return last_name(call.func) == "step" and given and len(statement.targets[0].elts) > 2  # type: ignore[attr-defined]

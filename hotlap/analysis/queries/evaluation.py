@@ -1,4 +1,4 @@
-"""Loops that evaluate: over batches, through a model, with no backward pass."""
+"""Finds loops that evaluate: over batches, through a model, without a backward pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRAINS = frozenset(("backward", "manual_backward", "zero_grad", "grad"))
 
 
 def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
-    """Such loops, and whether the model was put in evaluation mode in the same function."""
+    """Yield the loops that evaluate, and whether the model was put in evaluation mode for them."""
     for node in code.nodes(ast.For, ast.While):
         assert isinstance(node, Repeated)
         if not (code.is_batch_loop(node) or _makes_hot(code, node)) or trains(code, node):
@@ -29,7 +29,7 @@ def evaluations(code: Code) -> Iterator[tuple[Repeated, bool]]:
 
 
 def comprehended(code: Code) -> Iterator[ast.ListComp | ast.GeneratorExp]:
-    """`[model(batch) for batch in loader]`."""
+    """Yield comprehensions such as `[model(batch) for batch in loader]`."""
     for node in code.nodes(ast.ListComp, ast.GeneratorExp):
         assert isinstance(node, ast.ListComp | ast.GeneratorExp)
         heat = code.heat(node.elt)
@@ -40,7 +40,8 @@ def comprehended(code: Code) -> Iterator[ast.ListComp | ast.GeneratorExp]:
 
 
 def at_once(code: Code) -> Iterator[ast.Call]:
-    """`model.eval(); output = model(features)` after a training step or epoch: all the data in one call, in no loop."""
+    """Yield calls such as `model.eval(); output = model(features)` after a training step or epoch, which evaluate all
+    the data in one call without a loop."""
     for put in code.calls("eval"):
         statement, heat = code.statement(put), code.heat(put)
         often = heat.hot or (heat.frequency is Frequency.EPOCH and not heat.rarely)
@@ -56,7 +57,7 @@ def at_once(code: Code) -> Iterator[ast.Call]:
 
 
 def _follows_training(code: Code, put: ast.stmt) -> bool:
-    """A backward pass before it in the same function, and the turn is over when the evaluation is."""
+    """Return whether a backward pass of the same function comes before, and none follows in the same iteration."""
     function = code.function(put)
     if function is None:
         return False
@@ -70,13 +71,13 @@ def _calls_in(node: ast.AST) -> list[ast.Call]:
 
 
 def _makes_hot(code: Code, loop: Repeated) -> bool:
-    """Over something nobody knows, once an epoch, through a model."""
+    """Match a loop over something unknown that runs a model once an epoch."""
     inside = code.heat(loop.body[0])
     return inside.hot and inside.side is Side.EVALUATE and not code.heat(loop).hot
 
 
 def trains(code: Code, loop: Repeated) -> bool:
-    """A backward pass in the loop, or in something that it calls."""
+    """Return whether a backward pass is made in the loop, or in something that it calls."""
     heat = code.heat(loop.body[0])
     if heat.side is Side.TRAIN and code.loop_kind(loop) >= LoopKind.BATCH_LIKELY and heat.hot:
         return True
@@ -85,13 +86,13 @@ def trains(code: Code, loop: Repeated) -> bool:
 
 
 def _differentiates(code: Code, call: ast.Call) -> bool:
-    """An attack on the model, an inner training: `self.attack(data)`."""
+    """Match calls that make a backward pass inside, such as an attack on the model: `self.attack(data)`."""
     named = isinstance(call.func, ast.Name | ast.Attribute)
     return named and code.hotness.differentiates(code.asked(call.func), code.path)
 
 
 def runs_model(code: Code, block: Block) -> bool:
-    """A module is called in it, or a function of this file that calls one."""
+    """Return whether the block calls a module, or a function of the project that calls one."""
     return bool(model_calls(code, block)) or _helper_calls(code, block)
 
 
@@ -109,27 +110,27 @@ def _is_model_call(code: Code, call: ast.Call) -> bool:
 
 
 def _may_run_model(code: Code, call: ast.Call) -> bool:
-    """Something handed in, or kept by the object, that is called with a tensor, and is no function of the project."""
-    asked = code.asked(call.func)
-    if _hands_model(code, call, asked):
+    """Match an argument or attribute that is called with a tensor and is not a function of the project."""
+    callee = code.asked(call.func)
+    if _passes_model(code, call, callee):
         return True
     if isinstance(call.func, ast.Attribute) and code.kind(call.func.value) == MODULE:
         return any(code.kind(argument) in TENSORS for argument in call.args)  # model.get_codes(batch)
-    if not may_be_model(asked) or code.kind(call.func) != UNKNOWN or isinstance(code.term(call.func), tuple):
+    if not may_be_model(callee) or code.kind(call.func) != UNKNOWN or isinstance(code.term(call.func), tuple):
         return False
-    return any(code.kind(argument) in TENSORS for argument in call.args) and not code.project.targets(asked, code.path)
+    return any(code.kind(argument) in TENSORS for argument in call.args) and not code.project.targets(callee, code.path)
 
 
-def _hands_model(code: Code, call: ast.Call, asked: Term) -> bool:
-    """`run_forward(model=model, batch=batch)`, of something that is not in sight: it gets the model and a tensor."""
+def _passes_model(code: Code, call: ast.Call, callee: Term) -> bool:
+    """Match `run_forward(model=model, batch=batch)` of an unknown function that gets the model and a tensor."""
     given = [*call.args, *(word.value for word in call.keywords)]
-    if len(given) < 2 or is_library(asked) or not any(code.kind(value) in TENSORS for value in given):
+    if len(given) < 2 or is_library(callee) or not any(code.kind(value) in TENSORS for value in given):
         return False
-    return any(code.kind(value) == MODULE for value in given) and not code.project.targets(asked, code.path)
+    return any(code.kind(value) == MODULE for value in given) and not code.project.targets(callee, code.path)
 
 
 def _helper_calls(code: Code, block: Block) -> bool:
-    """A function of the project, called in the block, calls a model with its graph: `self._predict_batch(x)`."""
+    """Return whether the block calls a function that runs a model and records its graph: `self._predict_batch(x)`."""
     return any(
         isinstance(node, ast.Call) and _is_recording(code, node) for statement in block.body for node in walk(statement)
     )
@@ -152,7 +153,7 @@ def _is_put_to_eval(code: Code, loop: Repeated) -> bool:
 
 
 def _steps_evaluate(code: Code, loop: Repeated) -> bool:
-    """A function that is called in every turn puts the model in evaluation mode, and runs it: `trainer.predict(x)`."""
+    """Match loops that call a function which puts the model in evaluation mode and runs it: `trainer.predict(x)`."""
     calls = [call for statement in loop.body for call in _calls_in(statement)]
     named = [call for call in calls if call.args and isinstance(call.func, ast.Name | ast.Attribute)]
     return any(
@@ -163,12 +164,12 @@ def _steps_evaluate(code: Code, loop: Repeated) -> bool:
 
 
 def returns_tensors(code: Code, function: Definition) -> bool:
-    """Something that it returns, or keeps in an object, may be a tensor that somebody differentiates later."""
+    """Return whether the function returns or stores what may be a tensor that somebody differentiates later."""
     for node in walk(function):
         if isinstance(node, ast.Return | ast.Yield) and node.value is not None and not _is_harmless(code, node.value):
             return True
-        kept = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
-        if kept and code.kind(node.value) in TENSORS:  # type: ignore[attr-defined]
+        stored = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
+        if stored and code.kind(node.value) in TENSORS:  # type: ignore[attr-defined]
             return True
     return False
 

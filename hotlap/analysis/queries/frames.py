@@ -1,4 +1,4 @@
-"""Frames and columns of pandas, as far as the source tells."""
+"""Recognizes pandas frames and columns, as far as the source tells."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def has_pandas(code: Code) -> bool:
 
 
 def is_frame(code: Code, node: ast.expr) -> bool:
-    """A frame or a column, surely: nothing else has rows to be located."""
+    """Match what is certainly a frame or a column; only those have `iloc` and `iat`."""
     above = code.parent(node)
     return code.kind(node) == FRAME or (isinstance(above, ast.Attribute) and above.attr in ("iloc", "iat"))
 
 
 def may_be_frame(code: Code, node: ast.expr) -> bool:
-    """Nothing says that it is anything else."""
+    """Match what could be a frame: nothing says that it is anything else."""
     return is_frame(code, node) or (code.kind(node) == UNKNOWN and not code.full_name(node) and has_pandas(code))
 
 
 def is_series(code: Code, node: ast.expr, deep: int = 0) -> bool | None:
-    """One column: True, a whole frame: False, either: None."""
+    """Return True for a column, False for a whole frame, and None if it may be either."""
     if isinstance(node, ast.Subscript):
         return _subscripted(code, node, deep)
     if isinstance(node, ast.Call):
@@ -56,7 +56,7 @@ def _subscripted(code: Code, node: ast.Subscript, deep: int) -> bool | None:
 
 
 def _is_counted(code: Code, node: ast.expr) -> bool:
-    """A name that a loop gives: `for column in columns: frame[column]`."""
+    """Match a loop variable: `for column in columns: frame[column]`."""
     return isinstance(node, ast.Name) and any(
         isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and loop.target.id == node.id
         for loop in code.loops(node)
@@ -82,11 +82,11 @@ def _called(code: Code, node: ast.Call, deep: int) -> bool | None:
 
 
 def _by_assignment(code: Code, node: ast.expr, deep: int) -> bool | None:
-    """By what the file sets it to, where all of that agrees."""
+    """Judge by all that the file sets it to, if that agrees."""
     if deep > 4:
         return None
-    said = {is_series(code, value, deep + 1) for value in set_to(code, node) if not _mentions_itself(value, node)}
-    return said.pop() if len(said) == 1 else None
+    verdicts = {is_series(code, value, deep + 1) for value in set_to(code, node) if not _mentions_itself(value, node)}
+    return verdicts.pop() if len(verdicts) == 1 else None
 
 
 def _mentions_itself(value: ast.expr, node: ast.expr) -> bool:
@@ -94,7 +94,7 @@ def _mentions_itself(value: ast.expr, node: ast.expr) -> bool:
 
 
 def is_grouped(node: ast.expr) -> bool:
-    """A groupby, a rolling window or a resampling stands before it: its function sees many rows at once."""
+    """Match what follows a groupby, a rolling window or a resampling: its function gets many rows at once."""
     while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
         if isinstance(node, ast.Call) and last_name(node.func) in (
             "groupby",

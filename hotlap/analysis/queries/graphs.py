@@ -1,4 +1,4 @@
-"""Which values of a turn of a loop carry a graph: what was differentiated in it, and what a model gave."""
+"""Tells which values of an iteration carry a graph: those it differentiates, and outputs of models."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WITHOUT = frozenset(
     "numel nonzero any all isnan isfinite detach_ state_dict keys".split()
 )
 _MADE = frozenset((*CREATION, "Tensor", "FloatTensor"))
-_SECOND = frozenset(("max", "min", "topk", "sort", "median", "mode"))  # give values, and indices without a graph
+_SECOND = frozenset(("max", "min", "topk", "sort", "median", "mode"))  # return values, and indices without a graph
 
 
 class Graphs:
-    """What is known of one loop over batches, or of one function that is called every batch."""
+    """The values that carry a graph in one loop over batches, or in one function called every batch."""
 
     def __init__(self, code: Code, scope: Repeated | Definition) -> None:
         self.code, self.scope = code, scope
@@ -36,7 +36,7 @@ class Graphs:
         return self.code.under_no_grad(self.scope) or trains(self.code, self.scope)
 
     def _differentiated(self) -> Iterator[str]:
-        """Names that a backward pass starts from, in this turn."""
+        """Yield the names that a backward pass in this scope starts from."""
         for node in walk(self.scope):
             if (
                 isinstance(node, ast.Call)
@@ -49,7 +49,7 @@ class Graphs:
             yield from self._returned()
 
     def _returned(self) -> Iterator[str]:
-        """Lightning differentiates what training_step returns: the loss, or the loss of a dictionary."""
+        """Yield the loss that `training_step` returns, alone or in a dictionary; Lightning differentiates it."""
         for node in walk(self.scope):
             if not isinstance(node, ast.Return) or node.value is None:
                 continue
@@ -85,7 +85,7 @@ class Graphs:
         return False
 
     def _is_index(self, node: ast.Subscript) -> bool:
-        """`x.max(1)[1]`."""
+        """Match the indices in `x.max(1)[1]`."""
         second = isinstance(node.slice, ast.Constant) and node.slice.value == 1
         return second and isinstance(node.value, ast.Call) and last_name(node.value.func) in _SECOND
 
@@ -103,7 +103,7 @@ class Graphs:
         return self.carries(value, deep + 1)
 
     def _is_read(self, value: ast.expr) -> bool:
-        """`loss = loss.item()`, `.detach().cpu()`, or a tensor made anew."""
+        """Match values without a graph: `loss.item()`, `loss.detach().cpu()`, or a newly created tensor."""
         while isinstance(value, ast.Call):
             name = self.code.full_name(value.func)
             if last_name(value.func) in _WITHOUT or (name.startswith("torch.") and name[6:] in _MADE):
@@ -114,7 +114,7 @@ class Graphs:
         return False
 
     def _last_made(self, node: ast.Name) -> tuple[ast.Assign | ast.AnnAssign, int] | None:
-        """The assignment nearest before, and the place in its tuple."""
+        """Return the nearest assignment above, and the name's place in its tuple."""
         found: tuple[ast.Assign | ast.AnnAssign, int] | None = None
         for statement in walk(self.scope):
             if (
@@ -144,7 +144,7 @@ class Graphs:
         return isinstance(node.func, ast.Attribute) and self.carries(node.func.value, deep + 1)
 
     def _is_returned_loss(self, node: ast.expr) -> bool:
-        """What a function that trains gives back, here or where the name was set."""
+        """Match what a function that trains returns, here or where the name was set."""
         if isinstance(self.scope, Definition):
             return False
         made = self._last_made(node) if isinstance(node, ast.Name) else None
@@ -152,7 +152,7 @@ class Graphs:
         return isinstance(value, ast.Call) and self._gives_differentiated(value, place)
 
     def _gives_differentiated(self, node: ast.Call, place: int) -> bool:
-        """A function of the same file makes the backward pass itself and returns the loss as it is."""
+        """Return whether the callee, in the same file, makes the backward pass and returns the loss undetached."""
         targets = self.code.project.targets(self.code.asked(node.func), self.code.path)
         lines = {self.code.project.function(target).line for target in targets if target.path == self.code.path}
         for function in self.code.nodes(ast.FunctionDef) if lines else ():
@@ -177,7 +177,7 @@ class Graphs:
 
 
 def _returned_at(function: ast.FunctionDef, place: int) -> Iterator[ast.expr]:
-    """What is returned at one place of a tuple, or alone."""
+    """Yield what a function returns at one place of a tuple, or alone."""
     for node in walk(function):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
             yield from node.value.elts[place : place + 1]
@@ -187,8 +187,8 @@ def _returned_at(function: ast.FunctionDef, place: int) -> Iterator[ast.expr]:
 
 @lru_cache(maxsize=2)
 def differentiated(code: Code) -> frozenset[tuple[ast.AST | None, str]]:
-    """Names that some backward pass of their function starts from, and what the object keeps that one starts from:
-    tensors of the device, whatever made them."""
+    """Return the names, and the attributes of objects, that a backward pass starts from. They are tensors on the
+    device, whatever made them."""
     found: set[tuple[ast.AST | None, str]] = set()
     for call in code.calls(*_BACKWARD):
         if isinstance(call.func, ast.Attribute):
@@ -203,7 +203,7 @@ def differentiated(code: Code) -> frozenset[tuple[ast.AST | None, str]]:
 
 
 def is_tensor(code: Code, node: ast.expr, known: frozenset[tuple[ast.AST | None, str]]) -> bool:
-    """A tensor of the device: by what it is, or by what is done with it later."""
+    """Return whether a node is a tensor on the device, judged by what made it or by a later backward pass."""
     kind = code.kind(node)
     if isinstance(node, ast.Attribute | ast.Subscript) and kind != TENSOR:
         return any(scope is None for scope, _ in known) and (None, ast.unparse(node)) in known

@@ -1,4 +1,4 @@
-"""Loops in Python over the groups of a batch: one turn for every label, with a mask of the whole batch in each."""
+"""Finds Python loops over the groups of a batch: one iteration per label, each with a mask of the whole batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.samples import mentions
 
 _THROUGH = frozenset("enumerate tqdm list sorted tolist cpu numpy detach".split())
-Turn = tuple[ast.AST, ast.expr, ast.expr, list[ast.AST]]  # the loop, what it goes over, its target, what it does
+Turn = tuple[ast.AST, ast.expr, ast.expr, list[ast.AST]]  # the loop, its iterable, its target, its body
 
 
 def group_loops(code: Code) -> Iterator[tuple[ast.AST, ast.expr]]:
-    """`for label in labels.unique(): features[labels == label]`, also as a comprehension; and what they go over."""
+    """Yield loops such as `for label in labels.unique(): features[labels == label]`, also as comprehensions, and what
+    they iterate over."""
     for node, over, target, body in _turns(code):
         if not code.hot(body[0]) or _runs_models(code, body):
             continue
@@ -41,7 +42,7 @@ def _names(target: ast.expr) -> set[str]:
 
 
 def _is_unique(code: Code, over: ast.expr, deep: int = 0) -> bool:
-    """torch.unique(x) or x.unique() of something on the device, perhaps by a name it was given."""
+    """Match torch.unique(x) or x.unique() of something on the device, also through a variable."""
     if isinstance(over, ast.Name) and deep < 3:
         scope = code.function(over) or code.tree
         made = [
@@ -61,13 +62,13 @@ def _is_unique(code: Code, over: ast.expr, deep: int = 0) -> bool:
 
 
 def _is_counted(over: ast.expr) -> bool:
-    """`range(classes)`, of a number that is not written out."""
+    """Match `range(classes)`, where the number is not a literal."""
     named = isinstance(over, ast.Call) and last_name(over.func) == "range" and len(over.args) == 1
     return named and not isinstance(over.args[0], ast.Constant)  # type: ignore[attr-defined]
 
 
 def _compares(code: Code, body: ast.AST, names: set[str]) -> bool:
-    """`labels == label`, `labels.eq(label)`."""
+    """Match `labels == label` and `labels.eq(label)`."""
     return any(_is_mask(code, node, names) for node in walk(body))
 
 
@@ -83,14 +84,14 @@ def _is_mask(code: Code, node: ast.AST, names: set[str]) -> bool:
 
 
 def _is_counted_out(code: Code, node: ast.AST) -> bool:
-    """`(labels == label).nonzero(as_tuple=True)`: only tensors take that argument."""
+    """Match `(labels == label).nonzero(as_tuple=True)`; only tensors take that argument."""
     method = code.parent(node)
     call = code.parent(method) if isinstance(method, ast.Attribute) and method.attr == "nonzero" else None
     return isinstance(call, ast.Call) and any(word.arg == "as_tuple" for word in call.keywords)
 
 
 def _is_element(node: ast.expr, names: set[str]) -> bool:
-    """The element itself, or what is read of it; an entry for its number, `labels == labels[i]`, too."""
+    """Match the element, a value read from it, or an entry at its index: `labels == labels[i]`."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         node = node.func.value
     if isinstance(node, ast.Subscript):
@@ -99,7 +100,7 @@ def _is_element(node: ast.expr, names: set[str]) -> bool:
 
 
 def _picks(code: Code, body: list[ast.AST], names: set[str]) -> bool:
-    """`features[labels == i]` or `(labels == i).nonzero()`: how many there are, the host must wait for."""
+    """Match `features[labels == i]` and `(labels == i).nonzero()`: the host must wait for the number of matches."""
     every = [node for part in body for node in walk(part)]
     masks = {
         target.id
@@ -113,7 +114,7 @@ def _picks(code: Code, body: list[ast.AST], names: set[str]) -> bool:
 
 
 def _picking(code: Code, node: ast.AST) -> ast.expr | None:
-    """The mask of `features[mask]`, and of `mask.nonzero()`."""
+    """Return the mask in `features[mask]` or `mask.nonzero()`."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
         return node.slice if code.kind(node.value) in (TENSOR, UNKNOWN) else None
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -124,5 +125,5 @@ def _picking(code: Code, node: ast.AST) -> ast.expr | None:
 
 
 def _runs_models(code: Code, body: list[ast.AST]) -> bool:
-    """A part of a model for each of them: experts, heads."""
+    """Return whether the body runs a module per group, such as an expert or a head."""
     return any(isinstance(node, ast.Call) and code.callee_kind(node) == MODULE for part in body for node in walk(part))

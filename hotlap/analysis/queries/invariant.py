@@ -1,4 +1,4 @@
-"""Whether an expression gives the same in every turn of a loop."""
+"""Tells whether an expression has the same value in every iteration of a loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PURE = frozenset(("len", "int", "float", "range", "tuple", "list", "min", "max"
 
 
 def stored_in(statements: Iterable[ast.AST]) -> set[str]:
-    """Names, and attributes as `self.x`, that are set somewhere in there."""
+    """Return the names, and attributes such as `self.x`, that the statements set."""
     found: set[str] = set()
     for statement in statements:
         for node in walk(statement):
@@ -29,7 +29,7 @@ def set_by(loop: Repeated) -> set[str]:
 
 
 def is_invariant(node: ast.expr, changing: set[str]) -> bool:
-    """Made of constants and of what does not change."""
+    """Return whether an expression is made of constants and unchanging names only."""
     if isinstance(node, ast.Constant):
         return True
     if isinstance(node, ast.Name):
@@ -48,7 +48,8 @@ def is_invariant(node: ast.expr, changing: set[str]) -> bool:
 
 
 def is_changed(code: Code, name: str, scope: list[ast.stmt], made: ast.stmt, strangers: bool = True) -> bool:
-    """Set again or changed in place; with `strangers` also kept somewhere, or handed to who might do so."""
+    """Return whether a name is set again or changed in place; with `strangers`, also whether it is stored or passed to
+    code that might change it."""
     for statement in scope:
         for node in walk(statement):
             named = isinstance(node, ast.Name) and node.id == name
@@ -78,7 +79,7 @@ def _gives_away(code: Code, node: ast.Name) -> bool:
 
 
 def _is_known(code: Code, call: ast.Call) -> bool:
-    """Torch's functions and modules leave their arguments alone."""
+    """Match calls of torch's functions and modules, which do not change their arguments."""
     return (
         code.full_name(call.func).startswith("torch.")
         or code.callee_kind(call) in ("module", "tensor")

@@ -1,4 +1,4 @@
-"""DataLoaders as the source makes them: their settings, and where one is made that a loop iterates over."""
+"""Finds DataLoaders in the source: their settings, and where the one that a loop iterates over is made."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ __all__ = ["POSITIONS", "Loader", "assigned", "loader", "loaders", "made_at"]
 class Loader:
     call: ast.Call
     settings: dict[str, ast.expr]
-    complete: bool  # nothing is hidden in a **mapping that cannot be seen
+    complete: bool  # no setting is hidden in an unknown **mapping
     direct: bool = True  # torch's own class, called right here
 
     def constant(self, name: str) -> object:
-        """The value where it is written out, else None."""
+        """Return the value of a setting if it is a literal, else None."""
         value = self.settings.get(name)
         return value.value if isinstance(value, ast.Constant) else None
 
     def lacks(self, name: str) -> bool:
-        """Not given, or given as False, None or 0."""
+        """Return whether a setting is missing, or given as False, None or 0."""
         if name not in self.settings:
             return self.complete
         value = self.settings[name]
         return isinstance(value, ast.Constant) and not value.value
 
     def workers(self) -> str:
-        """ "none", "some", "unknown": whether worker processes load its batches."""
+        """Return whether worker processes load the batches: "none", "some" or "unknown"."""
         if "num_workers" not in self.settings:
             return "none" if self.complete else "unknown"
         value = self.settings["num_workers"]
@@ -61,14 +61,14 @@ class Loader:
 
 
 def loaders(code: Code) -> Iterator[Loader]:
-    """Those that a file makes: by torch's class, by one that inherits from it, or by a function that makes one."""
+    """Yield the loaders that a file makes: with torch's class, a subclass of it, or a function that makes one."""
     seen = set()
     for call in code.calls(*_names(code)):
         if code.full_name(call.func) in LOADER_NAMES:
             seen.add(call)
             yield loader(code, call)
     for call in code.calls("__init__"):
-        if is_base(call.func) and _inherits(code, call) and not _hands_on(code, call):
+        if is_base(call.func) and _inherits(code, call) and not _forwards(code, call):
             yield loader(code, call)
     for call, maker in makers.calls(code):
         if call not in seen:
@@ -76,15 +76,15 @@ def loaders(code: Code) -> Iterator[Loader]:
 
 
 def _names(code: Code) -> set[str]:
-    """What the file calls torch's class."""
+    """Return the names that the file has for torch's class."""
     own = code.project.files[code.path].names.items()
     return {"DataLoader"} | {
         name for name, term in own if isinstance(term, tuple) and term[0] == "name" and term[1] in LOADER_NAMES
     }
 
 
-def _hands_on(code: Code, call: ast.Call) -> bool:
-    """Who calls the constructor decides about the rest: `super().__init__(dataset, **options)`."""
+def _forwards(code: Code, call: ast.Call) -> bool:
+    """Match `super().__init__(dataset, **options)`, which leaves the other settings to callers of the constructor."""
     function = code.function(call)
     rest = function.args.kwarg.arg if function is not None and function.args.kwarg is not None else ""
     return bool(rest) and any(
@@ -128,7 +128,7 @@ def loader(code: Code, call: ast.Call) -> Loader:
 
 
 def _constant(code: Code, value: ast.expr) -> ast.expr:
-    """A name that the file sets once, to a constant, stands for it."""
+    """Return the constant that a name stands for if the file sets it only once, else the value itself."""
     if not isinstance(value, ast.Name):
         return value
     function = code.function(value)
@@ -143,18 +143,18 @@ def _constant(code: Code, value: ast.expr) -> ast.expr:
     return value if elsewhere else found[0]
 
 
-def in_memory(code: Code, one: Loader) -> bool:
-    """Workers would only copy what is there already."""
-    dataset = one.settings.get("dataset")
+def in_memory(code: Code, loader: Loader) -> bool:
+    """Return whether the dataset is in memory, so that workers would only copy it."""
+    dataset = loader.settings.get("dataset")
     return dataset is not None and is_in_memory(code, dataset)
 
 
-def on_device(code: Code, one: Loader) -> bool:
-    """What it gives was put on the device before: there is nothing to pin, and nothing to copy."""
-    made = tensor_dataset(code, one.settings.get("dataset"))
+def on_device(code: Code, loader: Loader) -> bool:
+    """Return whether the batches are on the device already, so that there is nothing to pin or copy."""
+    made = tensor_dataset(code, loader.settings.get("dataset"))
     if made is not None:
         return any(_is_moved(code, given) for given in made.args)
-    dataset, collate = one.settings.get("dataset"), one.settings.get("collate_fn")
+    dataset, collate = loader.settings.get("dataset"), loader.settings.get("collate_fn")
     if collate is not None:
         targets = code.project.targets(code.asked(collate), code.path)
         return bool(targets) and all(_is_made_there(code.project.function(target)) for target in targets)
@@ -162,7 +162,7 @@ def on_device(code: Code, one: Loader) -> bool:
 
 
 def _is_kept_there(code: Code, dataset: ast.expr) -> bool:
-    """A class of the project that keeps tensors on the device, and gives rows of them."""
+    """Match a class of the project that keeps tensors on the device and returns rows of them."""
     found = code.project.class_of(code.project.answer(code.asked(dataset), code.path), code.path)
     method = code.project.method(found[0], found[1], "__getitem__") if found is not None else None
     if method is None:
@@ -172,7 +172,7 @@ def _is_kept_there(code: Code, dataset: ast.expr) -> bool:
 
 
 def _returned(term: Term) -> Iterator[Term]:
-    """Each of several things, whichever way they are returned."""
+    """Yield the values that a function returns, alone, in a tuple, or on different paths."""
     if isinstance(term, tuple) and term[0] in ("tuple", "join"):
         for part in term[1:]:
             yield from _returned(part)
@@ -185,7 +185,7 @@ def _is_row(term: Term) -> bool:
 
 
 def _is_made_there(function: Function) -> bool:
-    """A collate function that makes the tensors with `device=…`, and returns them as they are or in an object."""
+    """Match a collate function that makes tensors with `device=…`, and returns them as they are or in an object."""
     given = function.returns
     if isinstance(given, tuple) and given[0] == "call":
         made = [call for call in function.calls if call.callee == given[1]]
@@ -205,21 +205,21 @@ def _is_moved(code: Code, given: ast.expr) -> bool:
     return there and code.kind(given) == TENSOR
 
 
-def is_changed_between(code: Code, one: Loader) -> bool:
-    """A loop has its dataset change something: `loader.dataset.resample()`. Workers that stay would not see it."""
-    statement = code.statement(one.call)
+def is_changed_between(code: Code, loader: Loader) -> bool:
+    """Match a loop that changes the dataset: `loader.dataset.resample()`. Persistent workers would not see that."""
+    statement = code.statement(loader.call)
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    dataset = one.settings.get("dataset")
+    dataset = loader.settings.get("dataset")
     places = {f"{ast.unparse(target)}.dataset"} if target is not None else set()
     places |= {ast.unparse(dataset)} if isinstance(dataset, ast.Name | ast.Attribute) else set()
     return any(
-        _changes(node, places) and any(code.loops(node)) and _sees(code, node, one.call)
+        _changes(node, places) and any(code.loops(node)) and _sees(code, node, loader.call)
         for node in code.nodes(ast.Expr, ast.Assign)
     )
 
 
 def _sees(code: Code, node: ast.AST, call: ast.Call) -> bool:
-    """Runs after the loader was made, and means the same names: those of its function, of the file, or of `self`."""
+    """Return whether a node runs after the loader was made and its names mean the same there."""
     function = code.function(call)
     if code.function(node) is function:
         return code.statement(node).lineno > call.lineno
@@ -227,7 +227,7 @@ def _sees(code: Code, node: ast.AST, call: ast.Call) -> bool:
 
 
 def _changes(node: ast.AST, places: set[str]) -> bool:
-    """`place.method(…)` by itself, or `place.attribute = …`."""
+    """Match the statements `place.method(…)` and `place.attribute = …`."""
     if isinstance(node, ast.Assign):
         return any(isinstance(target, ast.Attribute) and ast.unparse(target.value) in places for target in node.targets)
     call = node.value if isinstance(node, ast.Expr) else None
@@ -235,22 +235,22 @@ def _changes(node: ast.AST, places: set[str]) -> bool:
     return isinstance(function, ast.Attribute) and ast.unparse(function.value) in places
 
 
-def heat(code: Code, one: Loader) -> Heat:
-    """Settings are made once and felt at every batch. In tests nobody waits for them."""
-    never = code.heat(one.call).frequency is Frequency.NEVER
-    once = _is_for_one_pass(code, one) or is_for_test(code, one)
+def heat(code: Code, loader: Loader) -> Heat:
+    """Return the heat of a loader's settings: they are made once and felt at every batch, though not in tests."""
+    never = code.heat(loader.call).frequency is Frequency.NEVER
+    once = _is_for_one_pass(code, loader) or is_for_test(code, loader)
     confidence = Confidence.LOW if never or once or in_tests(code.path) else Confidence.HIGH
     return Heat(
         Frequency.BATCH,
         confidence,
         Side.LOAD,
-        (Step(code.path, one.call.lineno, "every batch comes from this loader"),),
+        (Step(code.path, loader.call.lineno, "every batch comes from this loader"),),
     )
 
 
-def _is_for_one_pass(code: Code, one: Loader) -> bool:
-    """Made and gone through in a function that predicts, or tests after the training."""
-    known = code.reference(one.call)
+def _is_for_one_pass(code: Code, loader: Loader) -> bool:
+    """Match a loader that is made and consumed in a function that predicts, or that tests after the training."""
+    known = code.reference(loader.call)
     if known is None or known in code.hotness.functions or known in code.hotness.trainings:
         return False
     loops = code.project.function(known).loops
@@ -260,23 +260,23 @@ def _is_for_one_pass(code: Code, one: Loader) -> bool:
     return alone and code.trains() and is_made_once(code.hotness, known)
 
 
-def is_for_test(code: Code, one: Loader) -> bool:
-    """Called so, beside one for validation: it waits for the end of the training. Not where a loop has it again."""
-    name = _called(code, one.call)
+def is_for_test(code: Code, loader: Loader) -> bool:
+    """Match a loader named for testing beside one for validation, unless a loop uses it: it is used once at the end."""
+    name = _called(code, loader.call)
     if _VALIDATING & set(_words(name)):
         return False
-    if is_of_trial(code, one.call):
+    if is_of_trial(code, loader.call):
         return True
     if not _TESTING & set(_words(name)):
         return False
     beside = {_called(code, call) for call in code.calls(*_names(code))} | {
         function.name for function in code.nodes(ast.FunctionDef) if isinstance(function, ast.FunctionDef)
     }
-    return any(_VALIDATING & set(_words(other)) for other in beside) and not _is_gone_through_again(code, name)
+    return any(_VALIDATING & set(_words(neighbour)) for neighbour in beside) and not _is_gone_through_again(code, name)
 
 
 def is_of_trial(code: Code, node: ast.AST) -> bool:
-    """In test.py or predict.py, of a project that trains elsewhere, and in nothing that a training calls."""
+    """Match code in test.py or predict.py of a project that trains elsewhere, unless a training calls it."""
     named = (_TESTING | _TRYING) & set(_words(PurePath(code.path).stem))
     if not named or not code.trains() or code.heat(node).frequency.rank >= Frequency.EPOCH.rank:
         return False
@@ -289,7 +289,7 @@ def _words(name: str) -> list[str]:
 
 
 def _called(code: Code, call: ast.Call) -> str:
-    """The name that a loader gets, or that of the function which makes no other."""
+    """Return the name that a loader is given, else that of the function that makes it."""
     statement = code.statement(call)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Attribute):
         name = last_name(statement.targets[0])
@@ -305,7 +305,7 @@ def _called(code: Code, call: ast.Call) -> str:
 
 
 def _is_gone_through_again(code: Code, name: str) -> bool:
-    """Named in a loop: `for epoch in …: test(model, test_loader)`."""
+    """Return whether the loader is named in a loop: `for epoch in …: test(model, test_loader)`."""
     return any(
         name in (getattr(node, "id", ""), getattr(node, "attr", "")) and _is_read_again(code, node)
         for node in code.nodes(ast.Name, ast.Attribute)
@@ -318,7 +318,7 @@ def _is_read_again(code: Code, node: ast.AST) -> bool:
 
 
 def made_at(code: Code, iterable: ast.expr) -> ast.Call | None:
-    """The DataLoader(…) that a loop iterates over, where it is made in the same file."""
+    """Return the DataLoader(…) that a loop iterates over, if it is made in the same file."""
     while isinstance(iterable, ast.Call):
         if code.full_name(iterable.func) in TORCH_LOADERS:
             return iterable

@@ -1,4 +1,4 @@
-"""Calls that write a line, a scalar or a progress display."""
+"""Finds calls that write a line, a scalar or a progress display."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def calls(code: Code) -> Iterator[ast.Call]:
 
 
 def lines(code: Code) -> Iterator[ast.Call]:
-    """Everything but progress bars, in no particular order."""
+    """Yield the calls that write anything but progress bars, in no particular order."""
     wrapped, inside = _wrapped(code)
     yield from wrapped
     for call in code.calls("print", "log", "log_metric", "log_metrics", "info", "write", "echo"):
@@ -39,7 +39,7 @@ def lines(code: Code) -> Iterator[ast.Call]:
 
 
 def _wrapped(code: Code) -> tuple[list[ast.Call], set[ast.Call]]:
-    """Calls of methods of the file that only write what they are given, `self.print(text)`; and the calls in those."""
+    """Return the calls of the file's own functions that only write, `self.print(text)`, and the writes inside them."""
     calls: list[ast.Call] = []
     inside: set[ast.Call] = set()
     for function in code.nodes(ast.FunctionDef):
@@ -62,7 +62,7 @@ def _targets(code: Code, call: ast.Call) -> list[Reference]:
 
 
 def _only_writes(code: Code, function: ast.FunctionDef) -> ast.Call | None:
-    """`def print(self, text): self.accelerator.print(text)`, perhaps on one process only."""
+    """Match `def print(self, text): self.accelerator.print(text)`, also if only one process prints."""
     named = function.name.lstrip("_").startswith(("print", "log", "info", "write", "echo", "say"))
     if len(function.body) > 2 or not function.args.args or not named:
         return None
@@ -77,7 +77,7 @@ def _only_writes(code: Code, function: ast.FunctionDef) -> ast.Call | None:
 
 
 def on_event(code: Code, node: ast.AST) -> bool:
-    """Behind a comparison with the value of a tensor, `if loss > 100`: what is written then, is written seldom."""
+    """Match code behind a comparison with a tensor's value, `if loss > 100`, which is rarely true."""
     inner = node
     for outer in code.ancestors(node):
         if isinstance(outer, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):

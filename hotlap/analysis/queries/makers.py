@@ -1,4 +1,4 @@
-"""Functions and classes of the project that make a DataLoader of what they are called with."""
+"""Finds functions and classes of the project that make a DataLoader from their arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNKNOWN = ast.Name("elsewhere", ast.Load())
 
 @dataclass(frozen=True)
 class Maker:
-    """What calling it says to the loader: for each setting a constant, or the argument that it comes from."""
+    """The settings that a call passes to the loader: for each a constant, or the argument that it comes from."""
 
     parameters: tuple[str, ...]  # without self
     settings: dict[str, tuple[str, Any]]
@@ -33,12 +33,12 @@ class Maker:
 
 @lru_cache(maxsize=2)
 def makers(project: Project) -> dict[Reference, Maker]:
-    """Functions that hand their `**options` to a loader, and constructors of classes that inherit from one."""
+    """Return functions that forward their `**options` to a loader, and constructors of loader subclasses."""
     found: dict[Reference, Maker] = {}
-    for _ in range(2):  # one may go through another
+    for _ in range(2):  # a maker may call another one
         for reference, function in project.functions():
-            for handing in function.hands:
-                settings = _settings(project, reference, function, handing, found)
+            for forwarding in function.forwardings:
+                settings = _settings(project, reference, function, forwarding, found)
                 if settings is not None:
                     found.setdefault(reference, Maker(_own(function), settings))
     return found
@@ -46,7 +46,7 @@ def makers(project: Project) -> dict[Reference, Maker]:
 
 @lru_cache(maxsize=2)
 def names(project: Project) -> frozenset[str]:
-    """The last names that such functions and classes are called by."""
+    """Return the last names by which makers are called."""
     found = set()
     for reference in makers(project):
         parts = reference.name.split(".")
@@ -56,7 +56,7 @@ def names(project: Project) -> frozenset[str]:
 
 @lru_cache(maxsize=2)
 def plain_classes(project: Project) -> frozenset[str]:
-    """Classes that inherit from torch's loader and have no constructor of their own."""
+    """Return the classes that inherit from torch's loader and have no constructor of their own."""
     return frozenset(
         owner.name.rsplit(".", 1)[-1]
         for path, summary in project.files.items()
@@ -73,26 +73,28 @@ def _settings(
     project: Project,
     reference: Reference,
     function: Function,
-    handing: KeywordForwarding,
+    forwarding: KeywordForwarding,
     known: dict[Reference, Maker],
 ) -> dict[str, tuple[str, Any]] | None:
-    if handing.callee == BASE:
+    if forwarding.callee == BASE:
         owner = project.files[reference.path].classes.get(function.owner)
         if owner is None or not project.base_names(reference.path, owner) & LOADER_NAMES:
             return None
-        return {**dict(zip(POSITIONS, handing.arguments, strict=False)), **dict(handing.keywords)}
-    answer = project.answer(handing.callee, reference.path)
+        return {**dict(zip(POSITIONS, forwarding.arguments, strict=False)), **dict(forwarding.keywords)}
+    answer = project.answer(forwarding.callee, reference.path)
     if isinstance(answer, tuple) and answer[0] == "name" and answer[1] in LOADER_NAMES:
-        return {**dict(zip(POSITIONS, handing.arguments, strict=False)), **dict(handing.keywords)}
+        return {**dict(zip(POSITIONS, forwarding.arguments, strict=False)), **dict(forwarding.keywords)}
     targets = [
-        target for target in project.targets(handing.callee, reference.path) if target in known and target != reference
+        target
+        for target in project.targets(forwarding.callee, reference.path)
+        if target in known and target != reference
     ]
-    return _through(known[targets[0]], handing) if targets else None
+    return _through(known[targets[0]], forwarding) if targets else None
 
 
-def _through(inner: Maker, handing: KeywordForwarding) -> dict[str, tuple[str, Any]]:
-    """A maker that calls another one."""
-    given = {**dict(zip(inner.parameters, handing.arguments, strict=False)), **dict(handing.keywords)}
+def _through(inner: Maker, forwarding: KeywordForwarding) -> dict[str, tuple[str, Any]]:
+    """Return the settings of a maker that calls another maker."""
+    given = {**dict(zip(inner.parameters, forwarding.arguments, strict=False)), **dict(forwarding.keywords)}
     settings = {word: value for word, value in given.items() if word not in inner.parameters}
     for word, (source, default) in inner.settings.items():
         name = source.removeprefix("argument ")
@@ -102,7 +104,7 @@ def _through(inner: Maker, handing: KeywordForwarding) -> dict[str, tuple[str, A
 
 
 def calls(code: Code) -> Iterator[tuple[ast.Call, Maker | None]]:
-    """The calls of such functions and classes in a file; None for a class that is called as torch's own."""
+    """Yield the calls of makers in a file; the maker is None for a class called like torch's own."""
     every = makers(code.project)
     for call in code.calls(*names(code.project)):
         targets = code.project.targets(code.asked(call.func), code.path)
@@ -114,7 +116,7 @@ def calls(code: Code) -> Iterator[tuple[ast.Call, Maker | None]]:
 
 
 def bound(call: ast.Call, maker: Maker) -> dict[str, ast.expr]:
-    """The settings of the loader that a call makes; what nobody can see is given as a name."""
+    """Return the settings of the loader that a call makes; an unknown value is a placeholder name."""
     given = dict(zip(maker.parameters, call.args, strict=False))
     given |= {word.arg: word.value for word in call.keywords if word.arg is not None}
     settings: dict[str, ast.expr] = {word: value for word, value in given.items() if word not in maker.parameters}

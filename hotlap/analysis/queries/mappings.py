@@ -1,4 +1,4 @@
-"""What a `**mapping` holds, as far as the file says."""
+"""Works out what a `**mapping` holds, as far as the file says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEEPEST = 4  # mappings made of mappings
 
 
 def mapping(code: Code, call: ast.Call, value: ast.expr, deep: int = 0) -> tuple[Entries, bool]:
-    """Its entries, and whether that is all of them. Entries that depend on a condition count as given."""
+    """Return the known entries, and whether those are all. Entries that depend on a condition count as given."""
     if deep > _DEEPEST:
         return {}, False
     if isinstance(value, ast.Dict):
@@ -56,7 +56,7 @@ def _displayed(code: Code, call: ast.Call, value: ast.Dict, deep: int) -> tuple[
 
 
 def _called(code: Code, call: ast.Call, value: ast.Call, deep: int) -> tuple[Entries, bool]:
-    """`dict(…)`, and `options.copy()`."""
+    """Return the entries of `dict(…)` and `options.copy()`."""
     if isinstance(value.func, ast.Attribute) and value.func.attr == "copy" and not value.args:
         return mapping(code, call, value.func.value, deep + 1)
     if last_name(value.func) not in ("dict", "deepcopy", "copy"):
@@ -74,7 +74,7 @@ def _called(code: Code, call: ast.Call, value: ast.Call, deep: int) -> tuple[Ent
 
 
 def _put(code: Code, call: ast.Call, value: ast.Name | ast.Attribute, deep: int) -> Iterator[tuple[Entries, bool]]:
-    """Everything that is put into a name of this function, of the file, or into an attribute of the object."""
+    """Yield the entries that are put into a variable of this function or file, or into an attribute of the object."""
     scope = code.function(call) or code.tree
     name = dotted(value)
     own = name.startswith("self.")
@@ -92,7 +92,7 @@ def _put(code: Code, call: ast.Call, value: ast.Name | ast.Attribute, deep: int)
 
 
 def _made(node: ast.AST, name: str) -> Iterator[ast.expr]:
-    """What a statement sets the mapping to, or puts into it."""
+    """Yield what a statement sets the mapping to, or puts into it."""
     if isinstance(node, ast.Assign):
         yield from (node.value for target in node.targets if isinstance(target, ast.Name) and target.id == name)
     if isinstance(node, ast.AnnAssign | ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
@@ -101,7 +101,7 @@ def _made(node: ast.AST, name: str) -> Iterator[ast.expr]:
 
 
 def _added(node: ast.AST, name: str) -> Iterator[ast.expr]:
-    """`options["shuffle"] = True`, `options.update(…)`, `options.setdefault("shuffle", True)`."""
+    """Match `options["shuffle"] = True`, `options.update(…)` and `options.setdefault("shuffle", True)`."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Subscript) and dotted(target.value) == name:
@@ -116,7 +116,7 @@ def _added(node: ast.AST, name: str) -> Iterator[ast.expr]:
 
 
 def assigned(code: Code, name: str) -> list[ast.expr]:
-    """Everything the file sets a plain name to."""
+    """Return everything the file sets a plain name to."""
     return [
         node.value
         for node in code.nodes(ast.Assign)

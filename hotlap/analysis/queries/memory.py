@@ -1,4 +1,4 @@
-"""Datasets that are in memory: a sample is a row of what was read before, and workers would only copy it."""
+"""Recognizes datasets in memory: a sample is a row of data read before, and workers would only copy it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.samples import dotted, set_to
 
-_DEEPEST = 3  # functions, and names that stand for others
-_PARTS = frozenset("random_split Subset ConcatDataset train_test_split".split())  # of datasets that are given to them
+_DEEPEST = 3  # functions and aliases to follow
+_PARTS = frozenset("random_split Subset ConcatDataset train_test_split".split())  # of the datasets passed to them
 _PLAIN = frozenset(
     "len int float str list tuple dict set range zip enumerate isinstance min max sum slice sorted bool abs round "
     "getattr hasattr super type".split()
@@ -26,12 +26,12 @@ _LIGHT = frozenset(
 )
 _READING = ("numpy.load", "numpy.memmap", "numpy.genfromtxt", "numpy.fromfile", "torch.load", "torch.hub", "torch.nn")
 _COMPUTING = ("torch.", "numpy.", "random.", "copy.", "math.")
-# What reads a file each time it is indexed, or transforms what it read.
+# These read a file whenever they are indexed, or transform what they read.
 _STORED = ("h5py", "zarr", "lmdb", "numpy.memmap", "tables.", "datasets.", "torchvision.", "torchaudio.")
 
 
 def is_in_memory(code: Code, dataset: ast.expr, deep: int = 0) -> bool:
-    """A TensorDataset, an array, a list, or a class of the project whose samples are rows of what it keeps."""
+    """Match a TensorDataset, an array, a list, or a class of the project that returns rows of what it holds."""
     if code.kind(dataset) in (NUMPY, TENSOR, HOST, TENSOR_DATASET) or tensor_dataset(code, dataset) is not None:
         return True
     if _is_list(dataset) or _is_table(code, dataset):
@@ -48,13 +48,13 @@ def tensor_dataset(code: Code, dataset: ast.expr | None) -> ast.Call | None:
 
 
 def _is_list(value: ast.expr) -> bool:
-    """`list(zip(features, labels))`."""
+    """Match `list(zip(features, labels))`."""
     called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("list", "zip")
     return called or isinstance(value, ast.List | ast.ListComp)
 
 
 def _origins(code: Code, dataset: ast.expr) -> Iterator[ast.expr]:
-    """What a name or attribute was set to, what a part was taken of, what a function of the file returns."""
+    """Yield the expressions that a dataset comes from: assignments, the whole of a part, returns of functions."""
     if isinstance(dataset, ast.Name) and _is_argument(code, dataset):
         return
     if isinstance(dataset, ast.Name | ast.Attribute):
@@ -80,7 +80,7 @@ def _is_none(value: ast.expr) -> bool:
 
 
 def _unpacked(code: Code, name: str) -> Iterator[ast.expr]:
-    """`self.train, self.val = random_split(dataset, …)`."""
+    """Yield the value of `self.train, self.val = random_split(dataset, …)`."""
     for node in code.nodes(ast.Assign):
         assert isinstance(node, ast.Assign)
         targets = [part for target in node.targets if isinstance(target, ast.Tuple) for part in target.elts]
@@ -89,7 +89,7 @@ def _unpacked(code: Code, name: str) -> Iterator[ast.expr]:
 
 
 def returned_by(code: Code, call: ast.Call) -> Iterator[ast.expr]:
-    """What a function of the same file returns, in every way it may."""
+    """Yield all that a function of the same file may return."""
     targets = code.project.targets(code.asked(call.func), code.path)
     lines = {code.project.function(target).line for target in targets if target.path == code.path}
     for node in code.nodes(ast.FunctionDef):
@@ -103,7 +103,7 @@ def returned_by(code: Code, call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _is_table(code: Code, dataset: ast.expr) -> bool:
-    """A class of the project whose samples cost a few operations on what it keeps; not rows of a frame."""
+    """Match a class of the project whose samples cost a few operations on what it holds; not rows of a frame."""
     found = code.project.class_of(code.project.answer(code.asked(dataset), code.path), code.path)
     method = code.project.method(found[0], found[1], "__getitem__") if found is not None else None
     if found is None or method is None:
@@ -121,7 +121,7 @@ def _is_table(code: Code, dataset: ast.expr) -> bool:
 
 
 def makes_samples(code: Code, dataset: ast.expr | None, *by: str) -> bool:
-    """A class of the project that gives samples, and calls one of these for each where some are named."""
+    """Match a class of the project that makes samples; if functions are named, one that calls any of them to do so."""
     term = code.project.answer(code.asked(dataset), code.path) if dataset is not None else ""
     found = code.project.class_of(term, code.path)
     method = code.project.method(found[0], found[1], "__getitem__") if found is not None else None
@@ -131,7 +131,7 @@ def makes_samples(code: Code, dataset: ast.expr | None, *by: str) -> bool:
 
 
 def _used(code: Code, method: Reference) -> set[str]:
-    """The attributes that a method of this file takes its sample from; none where it calls methods of its own."""
+    """Return the attributes that a method takes its sample from; none if it calls other methods of `self`."""
     line = code.project.function(method).line if method.path == code.path else -1
     node = next((function for function in code.nodes(ast.FunctionDef) if function.lineno == line), None)  # type: ignore[attr-defined]
     inside = list(walk(node)) if node is not None else []
@@ -140,13 +140,14 @@ def _used(code: Code, method: Reference) -> set[str]:
     return {dotted(part)[5:] for part in inside if isinstance(part, ast.Attribute) and dotted(part).startswith("self.")}
 
 
-def _is_held(project: Project, kept: Term) -> bool:
-    """No frame, no other dataset whose samples cost what they cost, and nothing of a library that makes one."""
-    if isinstance(kept, tuple) and kept[0] == "instance":
-        owner = project.files[kept[1]].classes[kept[2]]
-        method = project.method(kept[1], owner, "__getitem__")
+def _is_held(project: Project, term: Term) -> bool:
+    """Return whether an attribute holds plain data: not a frame, nor a dataset whose samples have a cost of their
+    own."""
+    if isinstance(term, tuple) and term[0] == "instance":
+        owner = project.files[term[1]].classes[term[2]]
+        method = project.method(term[1], owner, "__getitem__")
         return method is None or _is_light(project, method)
-    return kept not in (FRAME, DATASET, TENSOR_DATASET)
+    return term not in (FRAME, DATASET, TENSOR_DATASET)
 
 
 def _is_light(project: Project, reference: Reference, deep: int = 0) -> bool:
@@ -170,7 +171,7 @@ def _is_cheap(project: Project, call: Call, origin: str, deep: int) -> bool:
 
 
 def _takes_rows(term: Term) -> bool:
-    """`self.frame.iloc[i]` costs much more than a row of an array."""
+    """Match `self.frame.iloc[i]`, which costs much more than a row of an array."""
     if not isinstance(term, tuple):
         return False
     return (term[0] == "attr" and term[2] in ("iloc", "loc", "at", "iat")) or any(map(_takes_rows, term[1:]))

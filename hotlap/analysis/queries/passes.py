@@ -1,4 +1,4 @@
-"""Passes over a loader that a program makes every epoch: loops, and calls of functions that loop."""
+"""Finds the passes over a loader that a program makes every epoch: loops, and calls of functions that loop."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _AROUND = frozenset(("enumerate", "tqdm", "iter", "track", "trange", "progress_b
 @dataclass(frozen=True)
 class Pass:
     node: ast.For | ast.Call | ast.ListComp | ast.GeneratorExp
-    loader: str  # as it is written where the pass is made
+    loader: str  # its source text where the pass is made
     trains: bool
     no_grad: bool
-    function: str  # what is called; "" for a loop right there
+    function: str  # the function called; "" for a loop right there
 
 
 def passes(code: Code) -> Iterator[tuple[ast.AST, list[Pass]]]:
-    """A loop over epochs, or a function called every epoch, and the passes that each epoch makes in it, in order."""
+    """Yield each epoch loop, or function called every epoch, with the passes that an epoch makes in it, in order."""
     found: dict[ast.AST, list[Pass]] = {}
     for node in (*code.nodes(ast.For, ast.ListComp, ast.GeneratorExp), *code.all_calls()):
         assert isinstance(node, ast.For | ast.Call | ast.ListComp | ast.GeneratorExp)
@@ -67,7 +67,7 @@ def _of_loop(code: Code, loop: ast.For) -> Iterator[Pass]:
 
 
 def _loader(code: Code, loop: ast.For) -> str:
-    """As it is written; a name that stands for several in turn, with the line it was set in last."""
+    """Return the loader's source text; a name that is set several times gets the line that set it last."""
     over = _stripped(loop.iter)
     scope = code.function(loop) or code.tree
     if not isinstance(over, ast.Name):
@@ -106,12 +106,12 @@ def _of_call(code: Code, call: ast.Call) -> Iterator[Pass]:
             return
     through = _through(code, reference)
     over = _given(call, function, through) if through else ""
-    if over and code.is_quiet(call):  # a helper of a helper, whose side nobody knows
+    if over and code.is_quiet(call):  # a helper of a helper, whose side is unknown
         yield Pass(call, over, False, True, f"{reference.path}:{reference.name}")
 
 
 def _through(code: Code, reference: Reference, deep: int = 0) -> Term:
-    """The argument of the function that one it calls goes over, batch by batch: `compute(metrics, model, loader)`."""
+    """Return the argument that a function called here loops over by batches: `compute(metrics, model, loader)`."""
     function = code.project.function(reference)
     for call in function.calls:
         targets = code.project.targets(call.callee, reference.path)
@@ -145,7 +145,7 @@ def _plain(term: Term) -> Term:
 
 
 def _given(call: ast.Call, function: Function, over: Term) -> str:
-    """The loader as the caller writes it; "" where that cannot be told."""
+    """Return the loader's source text at the caller, or "" if it is unknown."""
     if over in LOADERS:
         over = _annotated(function)
     if not isinstance(over, tuple):
@@ -168,14 +168,14 @@ def _given(call: ast.Call, function: Function, over: Term) -> str:
 
 
 def _annotated(function: Function) -> Term:
-    """The one parameter that is said to be a loader."""
-    found = [number for number, said in enumerate(function.annotations) if said in LOADERS]
+    """Return the only parameter annotated as a loader."""
+    found = [number for number, annotation in enumerate(function.annotations) if annotation in LOADERS]
     return ("param", function.name, found[0]) if len(found) == 1 else UNKNOWN
 
 
-def other_arguments(one: Pass) -> set[str]:
-    """What the call gets besides the loader."""
-    if not isinstance(one.node, ast.Call):
+def other_arguments(loader_pass: Pass) -> set[str]:
+    """Return the arguments of a pass besides the loader."""
+    if not isinstance(loader_pass.node, ast.Call):
         return set()
-    given = [*one.node.args, *(word.value for word in one.node.keywords)]
-    return {ast.unparse(value) for value in given} - {one.loader}
+    given = [*loader_pass.node.args, *(word.value for word in loader_pass.node.keywords)]
+    return {ast.unparse(value) for value in given} - {loader_pass.loader}

@@ -1,4 +1,4 @@
-"""Programs within a project: which files run together, and the one place where advice for all of them is given."""
+"""Groups files into programs: which run together, and the one place where advice for all of them is given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _TRAINERS = ("lightning.", "pytorch_lightning.", "lightning_fabric.", "transformers.", "trl.", "sentence_transformers.")
 
-_MENTIONED = {  # by many a library that leaves it to its users
+_MENTIONED = {  # features that many libraries offer without using them
     features.AUTOCAST,
     features.COMPILE,
     features.CONVOLUTION,
@@ -32,7 +32,7 @@ _MENTIONED = {  # by many a library that leaves it to its users
 
 
 class Anchor(NamedTuple):
-    """Where a file trains: a framework's trainer is made, or a loop makes backward passes."""
+    """A place where a file trains: it makes a framework's trainer, or a loop makes backward passes."""
 
     rank: int
     path: str
@@ -45,7 +45,7 @@ class Programs:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """Files that a file imports from."""
+        """The files that each file imports from."""
         return {path: self._imported(summary) - {path} for path, summary in self.project.files.items()}
 
     def _imported(self, summary: Summary) -> set[str]:
@@ -67,7 +67,7 @@ class Programs:
         return found
 
     def _roots(self, path: str) -> frozenset[str]:
-        """The scripts that a file is part of: those that can be run, and those that nobody imports."""
+        """Return the scripts that a file is part of: files that can be run, or that nobody imports."""
         found, seen, waiting = set(), {path}, [path]
         while waiting:
             current = waiting.pop()
@@ -76,11 +76,11 @@ class Programs:
                 continue
             waiting += self._importers[current] - seen
             seen |= self._importers[current]
-        return frozenset(found or seen)  # a package whose files all import it
+        return frozenset(found or seen)  # a package whose files import each other
 
     @cached_property
     def anchors(self) -> dict[str, Anchor]:
-        """The first place of each file that trains."""
+        """The first place in each file that trains."""
         found: dict[str, Anchor] = {}
         for reference, function in self.project.functions():
             for rank, line in self._places(reference, function):
@@ -99,7 +99,7 @@ class Programs:
                 yield 0, call.line
 
     def _updates(self, reference: Reference, number: int) -> bool:
-        """The file, or what the loop calls, steps an optimizer: a backward pass alone is no training."""
+        """Return whether the file, or what the loop calls, steps an optimizer; a backward pass alone is no training."""
         function = self.project.function(reference)
         paths = {reference.path}
         for call in function.calls:
@@ -108,7 +108,7 @@ class Programs:
         return any(features.STEPS in self.project.files[path].uses for path in paths)
 
     def _is_trainer(self, callee: Term, path: str) -> bool:
-        """Something of a framework that runs the training."""
+        """Match a framework's trainer."""
         answer = self.project.answer(callee, path)
         if not isinstance(answer, tuple):
             return False
@@ -121,7 +121,7 @@ class Programs:
 
     @cached_property
     def speakers(self) -> dict[str, tuple[Anchor, frozenset[str]]]:
-        """Anchors that speak for their programs, with what those use: of files that run together the first."""
+        """For each program its first anchor, by file, with the features that the program uses."""
         found: dict[str, tuple[Anchor, frozenset[str]]] = {}
         spoken: set[str] = set()
         for anchor in sorted(self.anchors.values()):
@@ -132,8 +132,8 @@ class Programs:
         return found
 
     def _uses(self, path: str) -> frozenset[str]:
-        """What is mentioned by the file, by those that lead to it, and by what they import; no deeper than two imports:
-        a library that can do something is no program that does it."""
+        """Return the features mentioned by the file, its importers, and what those import, at most two imports deep: a
+        library that can do something is not a program that does it."""
         spine = _reached([path], self._importers)
         near = spine | {imported for path in spine for imported in self.imports[path]}
         far = near | {imported for path in near for imported in self.imports[path]}
@@ -142,7 +142,7 @@ class Programs:
 
 
 def _names(summary: Summary) -> Iterator[str]:
-    """Full names that a file mentions."""
+    """Yield the full names that a file mentions."""
     for key, term in summary.names.items():
         if isinstance(term, tuple) and term[0] == "name":
             yield key[1:] if key[0] == "*" else term[1]
@@ -166,7 +166,7 @@ def _reached(start: Iterable[str], edges: dict[str, set[str]]) -> set[str]:
 
 
 def is_test(path: str) -> bool:
-    """Nobody waits for what a test trains."""
+    """Match files of tests; nobody waits for what a test trains."""
     parts = PurePath(path).parts
     return any(part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in parts)
 
@@ -182,7 +182,7 @@ def of(code: Code) -> Programs:
 
 
 class AdvicePlace(NamedTuple):
-    """The place in this file to give advice at, and what its program uses."""
+    """The place in a file to give advice at, and the features that its program uses."""
 
     node: ast.AST
     uses: frozenset[str]
@@ -193,13 +193,13 @@ class AdvicePlace(NamedTuple):
 
 
 def advised(code: Code) -> AdvicePlace | None:
-    """Where this file speaks for a program that trains on a GPU, as far as the source can tell."""
+    """Return the place for advice if this file represents a program that, by its source, trains on a GPU."""
     found = of(code).speakers.get(code.path)
     if found is None:
         return None
     anchor, uses = found
     if features.CPU_ONLY in uses or (anchor.rank and not {features.CUDA, features.STEPS} <= uses):
-        return None  # a framework takes the GPU by itself
+        return None  # a framework uses the GPU by itself
     node = _node(code, anchor)
     if node is None or code.heat(node).frequency is Frequency.NEVER:
         return None

@@ -1,4 +1,4 @@
-"""Calls that read a file, and what sort of thing they read."""
+"""Finds calls that read a file, and what sort of file that is."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SORTS = {
     SOUND: "librosa.load torchaudio.load soundfile.read scipy.io.wavfile.read wave.open audioread.audio_open",
 }
 READS = {name: sort for sort, names in _SORTS.items() for name in names.split()}
-MODELS = frozenset(("torch.load", "joblib.load", "safetensors.torch.load_file"))  # weights as often as data
+MODELS = frozenset(("torch.load", "joblib.load", "safetensors.torch.load_file"))  # as often weights as data
 _RARELY = frozenset((DEAD, ERROR, FIRST, FLAG, RARE, TURN))
 WORDS = (".read_", "load", "File(", "open(", "imread", "dcmread", "connect(", "ReadImage", "loadtxt", "genfromtxt")
 
 
 def read_of(code: Code, call: ast.Call) -> str | None:
-    """What sort of file a call reads; None where it reads none."""
+    """Return what sort of file a call reads, or None if it reads none."""
     name = code.full_name(call.func)
     if name in READS:
         return None if _is_handle(code, call) else READS[name]
@@ -48,7 +48,7 @@ def read_of(code: Code, call: ast.Call) -> str | None:
 
 
 def _is_handle(code: Code, call: ast.Call) -> bool:
-    """The file is open already, or in memory: whoever opened it reads."""
+    """Match an argument that is an open file or a buffer in memory: the cost is where that is made."""
     if not call.args:
         return False
     first = call.args[0]
@@ -66,14 +66,14 @@ def _is_reading(call: ast.Call, place: int) -> bool:
 
 
 def _is_path(code: Code, node: ast.expr) -> bool:
-    """`Path(…).open()`, or something made of paths; not `Image.open` and other libraries'."""
+    """Match paths, as in `Path(…).open()` and `(folder / name).open()`, but not `Image.open` and its like."""
     if isinstance(node, ast.Call):
         return code.full_name(node.func) in ("pathlib.Path", "pathlib.PurePath")
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
 
 
 def reading_functions(project: Project, reference: Reference) -> bool:
-    """A function of the project that reads a table or an array, whenever it is called."""
+    """Return whether a function of the project reads a table or an array on every call."""
     function: Function = project.function(reference)
     return any(
         isinstance(call.callee, tuple)

@@ -1,4 +1,4 @@
-"""Who is given something that is made once: by names, tables, attributes, and functions that return it."""
+"""Finds what gets a value that is made once: through names, tables, attributes, and functions that return it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.samples import dotted
 
-_DEEPEST = 4  # names of names
+_DEEPEST = 4  # aliases to follow
 _HOLDING = (ast.IfExp, ast.BoolOp, ast.Dict, ast.Tuple, ast.keyword)
 _COMPOSING = ("Compose", "Sequential")
 _PARTS = ("part", "index", "item", "join")
 
 
 def taking(code: Code, made: ast.expr, deep: int = 0) -> Iterator[tuple[Term, str]]:
-    """What is called with it, and in which file: straight, or by whatever holds it."""
+    """Yield what is called with the value, directly or through what holds it, and in which file."""
     here: ast.AST = made
     parent = code.parent(here)
     while isinstance(parent, _HOLDING):
@@ -29,7 +29,7 @@ def taking(code: Code, made: ast.expr, deep: int = 0) -> Iterator[tuple[Term, st
             yield from taking(code, parent, deep + 1)
         else:
             yield code.asked(parent.func), code.path
-            yield from _handed_on(code, parent, here)
+            yield from _forwarded(code, parent, here)
     elif isinstance(parent, ast.Return):
         known = code.reference(made)
         yield from _returned(code, known) if known is not None else ()
@@ -41,8 +41,8 @@ def taking(code: Code, made: ast.expr, deep: int = 0) -> Iterator[tuple[Term, st
                 yield from _imported(code, target.id)
 
 
-def _handed_on(code: Code, call: ast.Call, given: ast.AST) -> Iterator[tuple[Term, str]]:
-    """What a function of the project, that is given it, gives it to: `get_loaders(path, transform)`."""
+def _forwarded(code: Code, call: ast.Call, given: ast.AST) -> Iterator[tuple[Term, str]]:
+    """Yield what a function of the project passes the argument on to: `get_loaders(path, transform)`."""
     name = given.arg if isinstance(given, ast.keyword) else None
     number = next((place for place, argument in enumerate(call.args) if argument is given), -1)
     for target in code.project.targets(code.asked(call.func), code.path):
@@ -50,14 +50,16 @@ def _handed_on(code: Code, call: ast.Call, given: ast.AST) -> Iterator[tuple[Ter
 
 
 def _passed(code: Code, target: Reference, number: int, name: str | None, deep: int = 0) -> Iterator[tuple[Term, str]]:
-    """What the function calls with the argument at that place, or of that name; also by way of other functions."""
+    """Yield what the function calls with the argument of that place or name, also through other functions."""
     function = code.project.function(target)
     shift = 1 if function.owner and not is_static(function) else 0
     place = function.parameters.index(name) if name in function.parameters else number + shift if number >= 0 else -1
-    asked = ("param", function.name, place)
+    parameter = ("param", function.name, place)
     for call in function.calls if place >= 0 and deep < _DEEPEST else ():
-        places: list[tuple[int, str | None]] = [(at, None) for at, term in enumerate(call.arguments) if term == asked]
-        places += [(-1, word) for word, term in call.keywords if term == asked]
+        places: list[tuple[int, str | None]] = [
+            (at, None) for at, term in enumerate(call.arguments) if term == parameter
+        ]
+        places += [(-1, word) for word, term in call.keywords if term == parameter]
         if places:
             yield call.callee, target.path
         for inner in code.project.targets(call.callee, target.path) if places else ():
@@ -66,7 +68,7 @@ def _passed(code: Code, target: Reference, number: int, name: str | None, deep: 
 
 
 def _imported(code: Code, name: str) -> Iterator[tuple[Term, str]]:
-    """Calls in other files that get a name of this one: `from transforms import train_transform`."""
+    """Yield calls in other files that get a name of this one: `from transforms import train_transform`."""
     module = code.project.files[code.path].module
     wanted = {f"{module}.{name}", f"@{module}.{name}", f"{module.rpartition('.')[2]}.{name}"}
     for path, summary in code.project.files.items():
@@ -82,7 +84,7 @@ def _imported(code: Code, name: str) -> Iterator[tuple[Term, str]]:
 
 
 def _uses(code: Code, made: ast.expr, target: ast.expr) -> Iterator[ast.expr]:
-    """Where the name, or the attribute of the object, is read: itself, or an entry of it."""
+    """Yield the places where the name or attribute, or an entry of it, is read."""
     name = dotted(target)
     if not name:
         return
@@ -98,7 +100,7 @@ def _uses(code: Code, made: ast.expr, target: ast.expr) -> Iterator[ast.expr]:
 
 
 def _returned(code: Code, function: Reference) -> Iterator[tuple[Term, str]]:
-    """Calls of the project that get what the function returns, or a part of it."""
+    """Yield the project's calls that get what the function returns, or a part of it."""
     project = code.project
     for path in {path for path, _ in project.callers.get(function, ())}:
         for caller in project.files[path].functions.values():

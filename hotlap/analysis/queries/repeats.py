@@ -1,4 +1,4 @@
-"""The same value read from the device again: reads of one expression in one function and loop."""
+"""Finds repeated reads of the same value from the device: one expression, in one function and loop."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hotlap.analysis.queries import syncs
 from hotlap.analysis.queries.code import Code
 
 
-@lru_cache(maxsize=2)  # of the file being looked at: two rules ask for it
+@lru_cache(maxsize=2)  # two rules ask for the same file
 def repeats(code: Code) -> tuple[tuple[ast.Call, ast.Call], ...]:
-    """The first read of a value, and each that follows it in the same batch."""
+    """Return pairs of the first read of a value and each later one in the same batch."""
     return tuple(
         (first, again)
-        for first, *others in _same(code)
-        for again in others
+        for first, *later in _same(code)
+        for again in later
         if code.hot(first) and code.hot(again) and not _changed_between(code, first, again)
     )
 
 
 def _same(code: Code) -> Iterator[list[ast.Call]]:
-    """Reads of the same expression in the same function and loop, in order."""
+    """Yield the reads of the same expression in the same function and loop, in order."""
     groups: dict[tuple[object, object, str], list[ast.Call]] = {}
     for call, tensor, _ in syncs.explicit(code):
         value = _value(tensor)
@@ -37,7 +37,7 @@ def _same(code: Code) -> Iterator[list[ast.Call]]:
 
 
 def _value(tensor: ast.expr) -> ast.expr:
-    """`loss` of `loss.detach()` and `loss.data`: the same numbers, however they are read."""
+    """Return `loss` for `loss.detach()` and `loss.data`, which are the same numbers."""
     while True:
         if isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute) and not tensor.args:
             if tensor.func.attr not in ("detach", "clone"):
@@ -50,7 +50,7 @@ def _value(tensor: ast.expr) -> ast.expr:
 
 
 def _changed_between(code: Code, first: ast.Call, again: ast.Call) -> bool:
-    """The name was set to something else in between, or the two are on different branches."""
+    """Return whether the name is set in between, or the two reads are on different branches."""
     name = _root(first)
     if not _reached_from(code, first, again):
         return True
@@ -60,7 +60,7 @@ def _changed_between(code: Code, first: ast.Call, again: ast.Call) -> bool:
 
 
 def _reached_from(code: Code, first: ast.Call, again: ast.Call) -> bool:
-    """Whoever gets to the second read has passed the first."""
+    """Return whether every path to the second read goes through the first."""
     if _under_the_same(code, first, again):
         return True
     if not _is_certain(code, first, again):
@@ -74,13 +74,13 @@ def _reached_from(code: Code, first: ast.Call, again: ast.Call) -> bool:
 
 
 def _under_the_same(code: Code, first: ast.Call, again: ast.Call) -> bool:
-    """`if a: x.item()`, then `x.item() if a and b else 0`: what the first needs, the second needs as well."""
+    """Match `if a: x.item()` and then `x.item() if a and b else 0`: the second read implies the first."""
     needed, met = _conditions(code, first), _conditions(code, again)
     return needed is not None and met is not None and bool(needed) and needed <= met
 
 
 def _conditions(code: Code, node: ast.AST) -> set[str] | None:
-    """What must be true for it within its loop; None where it is on another branch of something."""
+    """Return the conditions for reaching a node within its loop, or None if it is on an `else` branch or the like."""
     found: set[str] = set()
     inner = node
     for outer in code.ancestors(node):
@@ -98,12 +98,12 @@ def _conditions(code: Code, node: ast.AST) -> set[str] | None:
 
 
 def _every(test: ast.expr) -> list[ast.expr]:
-    """The parts of `a and b`."""
+    """Return the parts of `a and b`."""
     return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 def _is_certain(code: Code, first: ast.Call, again: ast.Call) -> bool:
-    """The first read is in no part of an expression that may be passed over on the way to the second."""
+    """Return whether no short-circuit may skip the first read on the way to the second."""
     later, inner = {again, *code.ancestors(again)}, first
     for outer in within(code, first):
         skipped = isinstance(outer, ast.IfExp) and inner is not outer.test

@@ -1,4 +1,4 @@
-"""Whether a loader is gone through more than once: in an epoch loop, or by a function that is called every epoch."""
+"""Tells whether a loader is iterated over more than once: in an epoch loop, or by a function called every epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hotlap.analysis.queries.loaders import Loader
 from hotlap.records.scan_finding import Frequency
 
 _AROUND = frozenset("enumerate tqdm iter zip track trange progress_bar list cycle islice len next".split())
-_ONCE_HOOKS = frozenset(("test_dataloader", "predict_dataloader"))  # of Lightning: once, after the training
+_ONCE_HOOKS = frozenset(("test_dataloader", "predict_dataloader"))  # of Lightning, called once after the training
 
 
 class Use(Enum):
@@ -23,23 +23,25 @@ class Use(Enum):
     NONE = "only looked at"
 
 
-def is_once(code: Code, one: Loader) -> bool:
-    """Every use of it that can be seen goes through it a single time: a prediction, an export, a statistic."""
-    function = code.function(one.call)
+def is_once(code: Code, loader: Loader) -> bool:
+    """Return whether every visible use iterates over the loader only once: a prediction, an export, a statistic."""
+    function = code.function(loader.call)
     if function is not None and function.name in _ONCE_HOOKS:
         return True
-    made = _given_out(code, one.call)
-    return all(_is_used_once(code, call) for call in made) if made else _is_used_once(code, one.call)
+    made = _given_out(code, loader.call)
+    return all(_is_used_once(code, call) for call in made) if made else _is_used_once(code, loader.call)
 
 
 def _given_out(code: Code, call: ast.Call) -> list[ast.Call]:
-    """The calls of a function that returns the loader, where all of them stand in its file."""
+    """Return the calls of the function that returns the loader, if all of them are in its file."""
     function, known = code.function(call), code.reference(call)
     if function is None or known is None or not isinstance(code.parent(call), ast.Return):
         return []
     callers = code.hotness.callers.get(known, ())
     here = [
-        other for other in code.calls(function.name) if known in code.project.targets(code.asked(other.func), code.path)
+        candidate
+        for candidate in code.calls(function.name)
+        if known in code.project.targets(code.asked(candidate.func), code.path)
     ]
     return here if len(here) == len(callers) else []
 
@@ -59,24 +61,24 @@ def _is_used_once(code: Code, call: ast.Call) -> bool:
     return Use.ONCE in uses and Use.AGAIN not in uses
 
 
-def is_made_anew(code: Code, one: Loader) -> bool:
-    """Gone through once where it is made, however often that is: what it keeps for the next time is lost."""
-    around = list(code.loops(one.call))
-    outside = _outside(code, one.call)
+def is_made_anew(code: Code, loader: Loader) -> bool:
+    """Return whether each loader made here is iterated over only once, so that nothing it keeps is ever reused."""
+    around = list(code.loops(loader.call))
+    outside = _outside(code, loader.call)
     if isinstance(outside, ast.For):
         return True
     target = outside.targets[0] if isinstance(outside, ast.Assign) and len(outside.targets) == 1 else None
-    if not isinstance(target, ast.Name) or code.function(one.call) is None:
+    if not isinstance(target, ast.Name) or code.function(loader.call) is None:
         return False
-    uses = [node for node in _loads(code, one.call, target.id) if _use(code, node) is not Use.NONE]
+    uses = [node for node in _loads(code, loader.call, target.id) if _use(code, node) is not Use.NONE]
     loops = [_outside(code, node) for node in uses]
     return bool(loops) and all(isinstance(loop, ast.For) and list(code.loops(loop)) == around for loop in loops)
 
 
-def is_tried_once(code: Code, one: Loader) -> bool:
-    """The same, of a loader that no training goes through."""
-    made = _given_out(code, one.call) or [one.call]
-    return not any(_is_trained_on(code, call) for call in made) and is_once(code, one)
+def is_tried_once(code: Code, loader: Loader) -> bool:
+    """Return whether a loader that no training iterates over is used once only."""
+    made = _given_out(code, loader.call) or [loader.call]
+    return not any(_is_trained_on(code, call) for call in made) and is_once(code, loader)
 
 
 def _is_trained_on(code: Code, call: ast.Call) -> bool:
@@ -87,7 +89,7 @@ def _is_trained_on(code: Code, call: ast.Call) -> bool:
 
 
 def _outside(code: Code, node: ast.AST) -> ast.AST | None:
-    """What the expression is part of, past progress bars and their like."""
+    """Return what the expression is part of, beyond progress bars and their like."""
     parent = code.parent(node)
     while isinstance(parent, ast.Call) and node in parent.args and last_name(parent.func) in _AROUND:
         node, parent = parent, code.parent(parent)
@@ -102,7 +104,7 @@ def _chain(code: Code, node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _loads(code: Code, made: ast.AST, name: str) -> Iterator[ast.Name]:
-    """Where the name is read: in its function, or for names of the file, anywhere in it; or that of a bar around."""
+    """Yield the reads of a name, in its function or for globals in the whole file, also of a progress bar around it."""
     scope = code.function(made) or code.tree
     for node in walk(scope):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
@@ -114,7 +116,7 @@ def _loads(code: Code, made: ast.AST, name: str) -> Iterator[ast.Name]:
 
 
 def _named_around(code: Code, node: ast.Name) -> str:
-    """`bar` of `bar = tqdm(loader)`."""
+    """Return `bar` for `bar = tqdm(loader)`."""
     outside = _outside(code, node)
     target = outside.targets[0] if isinstance(outside, ast.Assign) and outside.value is not node else None
     return target.id if isinstance(target, ast.Name) and isinstance(code.parent(node), ast.Call) else ""
@@ -136,20 +138,20 @@ def _use(code: Code, node: ast.Name) -> Use:
     return Use.AGAIN
 
 
-def is_glimpsed(code: Code, one: Loader) -> bool:
-    """Nothing but a single batch is ever taken from it: an example, a demonstration."""
-    if _is_looked_at(code, one.call):
-        return not _repeats(code, one.call)
-    parent = code.parent(one.call)
+def is_glimpsed(code: Code, loader: Loader) -> bool:
+    """Return whether only a single batch is ever taken from the loader, as an example or demonstration."""
+    if _is_looked_at(code, loader.call):
+        return not _repeats(code, loader.call)
+    parent = code.parent(loader.call)
     target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
     if not isinstance(target, ast.Name):
         return False
-    uses = list(_loads(code, one.call, target.id))
+    uses = list(_loads(code, loader.call, target.id))
     return bool(uses) and all(_is_looked_at(code, node) and not _repeats(code, node) for node in uses)
 
 
 def _is_looked_at(code: Code, node: ast.AST) -> bool:
-    """`next(iter(loader))`: one batch of it."""
+    """Match `next(iter(loader))`, which takes one batch."""
     parent = code.parent(node)
     taken = code.parent(parent) if isinstance(parent, ast.Call) and last_name(parent.func) == "iter" else None
     return isinstance(taken, ast.Call) and last_name(taken.func) == "next"
@@ -161,7 +163,7 @@ def _repeats(code: Code, node: ast.AST) -> bool:
 
 
 def _given(code: Code, call: ast.Call) -> Use:
-    """Handed to a function of the project that goes through its batches in no loop around them."""
+    """Judge a loader passed to a function of the project by the loops over batches in that function."""
     targets = code.project.targets(code.asked(call.func), code.path)
     if not targets or _repeats(code, call):
         return Use.AGAIN

@@ -1,4 +1,4 @@
-"""The way of the data: what runs for every sample, what is prepared before, and what is kept once it is made."""
+"""Follows the data: what runs for every sample, what is prepared in advance, and what is cached once made."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _SHOWS = frozenset(
 
 
 def per_sample(code: Code, node: ast.AST) -> bool:
-    """Runs for every sample, or for every batch that is put together."""
+    """Return whether a node runs for every sample, or for every batch that is assembled."""
     heat = code.heat(node)
     return heat.hot and (heat.side is Side.LOAD or any(step.text.endswith("loads a sample") for step in heat.why))
 
 
 def prepares(code: Code, node: ast.AST) -> bool:
-    """Runs where the data of a training is made: not in tests, nor in what training has no part in."""
+    """Return whether a node prepares the data of a training; tests and files apart from any training do not count."""
     if code.heat(node).frequency is Frequency.NEVER or in_tests(code.path):
         return False
     if not code.trains() and not any(is_of_training(code, path) for path in code.project.files):
@@ -43,7 +43,7 @@ def prepares(code: Code, node: ast.AST) -> bool:
 
 
 def _makes_tensors(code: Code, node: ast.AST) -> bool:
-    """The function it is in gives data to torch."""
+    """Return whether the function around a node passes data to torch."""
     scope = code.function(node)
     return scope is not None and any(
         isinstance(part, ast.Call) and code.full_name(part.func).startswith("torch.") for part in walk(scope)
@@ -57,7 +57,7 @@ def in_tests(path: str) -> bool:
 
 
 def is_of_training(code: Code, path: str) -> bool:
-    """The file trains, defines a dataset or makes a loader."""
+    """Return whether a file trains, defines a dataset or makes a loader."""
     return path in _files_of_training(code.hotness)
 
 
@@ -77,7 +77,7 @@ def _loads(summary: Summary) -> bool:
 
 
 def _callers(code: Code, node: ast.AST) -> Iterator[str]:
-    """The files from which a node is reached, its own first."""
+    """Yield the files from which a node is reached, its own first."""
     yield code.path
     function = code._reader_function(node)
     waiting = [Reference(code.path, function.name)] if function is not None else []
@@ -91,13 +91,13 @@ def _callers(code: Code, node: ast.AST) -> Iterator[str]:
 
 
 def is_for_test(code: Code, node: ast.AST) -> bool:
-    """In a dataset that is called so, beside others: it is gone through after the training."""
+    """Match code in a dataset named for testing beside other datasets: it is used after the training."""
     owner = next((outer for outer in code.ancestors(node) if isinstance(outer, ast.ClassDef)), None)
     if owner is None or not _names_test(owner):
         return False
     return any(
-        isinstance(other, ast.ClassDef) and not _names_test(other) and _gives_samples(other)
-        for other in code.nodes(ast.ClassDef)
+        isinstance(sibling, ast.ClassDef) and not _names_test(sibling) and _gives_samples(sibling)
+        for sibling in code.nodes(ast.ClassDef)
     )
 
 
@@ -110,7 +110,7 @@ def _gives_samples(owner: ast.ClassDef) -> bool:
 
 
 def loops(code: Code, node: ast.AST) -> Iterator[Repeated]:
-    """The loops around a node that run it in every turn: not those it is iterated over by."""
+    """Yield the loops that run a node in every iteration, but not those whose iterable it is part of."""
     inner = node
     for outer in code.ancestors(node):
         if isinstance(outer, Definition | ast.Lambda):
@@ -120,11 +120,11 @@ def loops(code: Code, node: ast.AST) -> Iterator[Repeated]:
         inner = outer
 
 
-# What is made once and kept
+# Values that are made once and cached
 
 
 def is_kept(code: Code, node: ast.AST) -> bool:
-    """Made once for each key: by a memo of the function, or because it is looked up before it is made."""
+    """Return whether a value is made once per key: the function is memoized, or looks the value up before making it."""
     function = code.function(node)
     if function is None:
         return False
@@ -134,7 +134,7 @@ def is_kept(code: Code, node: ast.AST) -> bool:
     if function.name != "__getitem__" and (own or "cache" in function.name.lower()):
         return True
     if isinstance(node, ast.Call) and any(_asks_memory(argument) for argument in node.args[:1]):
-        return True  # what was kept on disk
+        return True  # was cached on disk
     if function.name not in ("__init__", "setup") and any(_is_filed(part) for part in walk(function)):
         return True
     return any(
@@ -144,13 +144,13 @@ def is_kept(code: Code, node: ast.AST) -> bool:
 
 
 def _becomes_own(code: Code, node: ast.AST) -> bool:
-    """`self.file = open(path)` in a helper."""
+    """Match `self.file = open(path)` in a helper."""
     parent = code.parent(node)
     return isinstance(parent, ast.Assign) and any(dotted(target).startswith("self.") for target in parent.targets)
 
 
 def _is_made_anew(code: Code, node: ast.AST) -> bool:
-    """The object that keeps it is itself made for every sample."""
+    """Return whether the object that holds the value is itself made for every sample."""
     return any(step.text == "calls __init__" for step in code.heat(node).why)
 
 
@@ -159,7 +159,7 @@ def _undecorated(node: ast.expr) -> ast.expr:
 
 
 def _is_filed(node: ast.AST) -> bool:
-    """`self.samples[index] = …`."""
+    """Match `self.samples[index] = …`."""
     return (
         isinstance(node, ast.Subscript)
         and isinstance(node.ctx, ast.Store)
@@ -170,7 +170,7 @@ def _is_filed(node: ast.AST) -> bool:
 
 
 def _was_looked_up(function: Definition, test: ast.expr) -> bool:
-    """`image = self.images[i]`, then `if image is None`."""
+    """Match `image = self.images[i]`, then `if image is None`."""
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Is) or not isinstance(test.left, ast.Name):
         return False
     name = test.left.id
@@ -193,11 +193,11 @@ def _asks_memory(test: ast.expr) -> bool:
     return bool(words & _IN_MEMORY) or any(word.startswith(("cach", "preload")) for word in words)
 
 
-# What depends on what
+# Dependencies
 
 
 def dependents(function: Definition, roots: set[str] | None = None) -> set[str]:
-    """Names of a function that depend on its arguments, `self` left out, or on the names given."""
+    """Return the names in a function that depend on its arguments, except `self`, or on the given names."""
     every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     found = {parameter.arg for parameter in every} - {"self", "cls"} if roots is None else set(roots)
     for _ in range(3):
@@ -231,8 +231,8 @@ def mentions(node: ast.AST, names: set[str]) -> bool:
 
 
 def set_to(code: Code, node: ast.expr) -> list[ast.expr]:
-    """Everything its function, else the file, sets a name to, or the class an attribute such as `self.x`; else any
-    class of the file."""
+    """Return all values that a name gets in its function, else in the file, or that an attribute such as `self.x` gets
+    in its class, else in any class of the file."""
     if not isinstance(node, ast.Attribute | ast.Name):
         return []
     name, every = dotted(node), _assignments(code)
@@ -267,25 +267,25 @@ def _assignments(code: Code) -> Mapping[str, list[ast.expr]]:
 
 
 def dotted(node: ast.expr) -> str:
-    """`self.a.b` as text; "" for anything that is no dotted name."""
+    """Return a dotted name such as `self.a.b` as text, or "" for anything else."""
     if isinstance(node, ast.Attribute):
         base = dotted(node.value)
         return f"{base}.{node.attr}" if base else ""
     return node.id if isinstance(node, ast.Name) else ""
 
 
-# What is done with it
+# Uses
 
 
 def only_shows(body: list[ast.stmt]) -> bool:
-    """The statements only print, draw or write: nothing of it goes on."""
+    """Return whether the statements only print, draw or write, and store nothing."""
     calls = [call for statement in body for call in walk(statement) if isinstance(call, ast.Call)]
     shows = any(last_name(call.func) in _SHOWS for call in calls)
     gathers = any(last_name(call.func) in ("append", "extend", "add") for call in calls)
-    kept = any(
+    stores = any(
         isinstance(node, ast.AugAssign | ast.Yield)
         or (isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store))
         for statement in body
         for node in walk(statement)
     )
-    return shows and not gathers and not kept
+    return shows and not gathers and not stores

@@ -1,4 +1,4 @@
-"""Values read from the device every batch only to be added up, or put in a list, until the loop is over."""
+"""Finds values that are read from the device every batch only to be added up or listed until the loop ends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hotlap.analysis.queries.code import Code, Repeated, last_name
 
 @dataclass(frozen=True)
 class Accumulation:
-    """`name` gets the value in `loop`, and nobody looks at it before the loop is over."""
+    """A name that collects values in a loop and is not read before the loop ends."""
 
     name: str
     loop: Repeated
-    whole: bool  # an integer: counted, not measured
-    listed: bool  # appended to a list, not added up
+    whole: bool  # the values are integers: counts, not measurements
+    listed: bool  # the values are appended to a list, not added up
 
 
 def accumulated(code: Code, call: ast.Call) -> Accumulation | None:
-    """Where `.item()` could as well be made once, after the loop; None where the value is needed at once."""
+    """Return what the value is collected in if `.item()` could be called once after the loop, else None."""
     loop = next(code.loops(call), None)
     if loop is None or not code.is_batch_loop(loop) or isinstance(call.func, ast.Name):
         return None
@@ -52,7 +52,7 @@ def _appended(node: ast.expr) -> ast.expr | None:
 
 
 def _is_arithmetic(code: Code, value: ast.expr, call: ast.Call) -> bool:
-    """The value read, alone or times and divided by plain numbers; perhaps inside int() or float()."""
+    """Match the value read, alone or multiplied or divided by plain numbers, also inside int() or float()."""
     if value is call:
         return True
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("int", "float"):
@@ -67,7 +67,7 @@ def _is_arithmetic(code: Code, value: ast.expr, call: ast.Call) -> bool:
 
 
 def _is_plain(code: Code, node: ast.expr) -> bool:
-    """A number, or a count such as x.size(0) or len(batch)."""
+    """Match a number, or a count such as x.size(0) or len(batch)."""
     if isinstance(node, ast.Call):
         return last_name(node.func) in ("size", "len", "numel")
     if isinstance(node, ast.Subscript):
@@ -76,7 +76,7 @@ def _is_plain(code: Code, node: ast.expr) -> bool:
 
 
 def _only_collected(loop: Repeated, name: str, code: Code) -> bool:
-    """Inside the loop the name is added to, or appended to, and never read or set."""
+    """Return whether the loop only adds or appends to the name, and never reads or sets it."""
     for node in _inside(loop):
         if isinstance(node, ast.Name) and node.id == name and not _collects(code, node):
             return False
@@ -106,7 +106,7 @@ def _inside(loop: Repeated) -> Iterator[ast.AST]:
 
 
 def _starts_empty(code: Code, loop: Repeated, name: str, listed: bool) -> bool:
-    """The last thing said of the name before the loop, in no loop of its own, is `= 0` or `= []`."""
+    """Return whether the name's last mention before the loop, outside of other loops, is `= 0` or `= []`."""
     here: ast.stmt = loop
     while True:
         block = code.block(here)
@@ -148,7 +148,7 @@ def _mentions(statement: ast.stmt, name: str) -> bool:
 
 
 def _counts(code: Code, call: ast.Call) -> bool:
-    """Made by comparing: `(a == b).sum().item()` is a whole number."""
+    """Match values made by comparing: `(a == b).sum().item()` is a whole number."""
     if isinstance(code.parent(call), ast.Call) and last_name(code.parent(call).func) == "int":  # type: ignore[union-attr]
         return True
     assert isinstance(call.func, ast.Attribute)

@@ -1,4 +1,4 @@
-"""Where the host waits for the device: calls that read a tensor's value."""
+"""Finds where the host waits for the device: calls that read a tensor's value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READERS = ("item", "cpu", "numpy", "tolist", "to", "float", "int", "bool")
 
 
 def explicit(code: Code) -> Iterator[tuple[ast.Call, ast.expr, Confidence]]:
-    """Every call that waits for the device, the tensor it reads, and how sure it is that it is one."""
+    """Yield each call that waits for the device, the tensor it reads, and how certain it is that it is a tensor."""
     for call in code.calls(*READERS):
         read = read_by(code, call)
         if read is not None:
@@ -40,11 +40,11 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
     if name in ("item", "numpy", "tolist") and call.args:
         return None
     kind = code.kind(value)
-    if name == "numpy" and keyword(call, "force") is None:  # of what is on the device it would be an error
+    if name == "numpy" and keyword(call, "force") is None:  # on a device tensor it would be an error
         return (value, Confidence.LOW) if kind == TENSOR else None
     if kind == TENSOR:
         return value, Confidence.HIGH
-    if kind == MODULE and name == "item":  # what a module holds, or arithmetic with it: itself it has no such method
+    if kind == MODULE and name == "item":  # a module has no `item`: it is a tensor that the module holds
         return value, Confidence.MEDIUM
     if kind != UNKNOWN or _is_known(code, value, name) or code.full_name(value) or _stayed_on_host(code, value):
         return None
@@ -56,7 +56,7 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
 
 
 def _is_known(code: Code, value: ast.expr, method: str) -> bool:
-    """To be no tensor; but no list or mapping has a method `item`, so what is asked for it is none."""
+    """Return whether the value is known not to be a tensor. No list or mapping has a method `item`, though."""
     term = code.term(value)
     while method == "item" and isinstance(term, tuple) and term[0] == "join":
         term = term[1]
@@ -64,7 +64,7 @@ def _is_known(code: Code, value: ast.expr, method: str) -> bool:
 
 
 def _is_drawn(code: Code, value: ast.expr) -> bool:
-    """`torch.distributions.Beta(0.2, 0.2).sample()`, of numbers: it is drawn on the host."""
+    """Match `torch.distributions.Beta(0.2, 0.2).sample()`: with numbers as parameters, it draws on the host."""
     made = value.func.value if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else None
     if not isinstance(made, ast.Call) or not code.full_name(made.func).startswith("torch.distributions."):
         return False
@@ -77,7 +77,7 @@ def _is_drawn(code: Code, value: ast.expr) -> bool:
 
 
 def _stayed_on_host(code: Code, value: ast.expr) -> bool:
-    """Part of a batch that the loop never moves, while it moves others: `target["id"].item()`."""
+    """Match a part of the batch that the loop never moves while it moves others: `target["id"].item()`."""
     loop = code.batch_loop(value)
     name = _beginning(code, value)
     if not isinstance(loop, ast.For) or name not in stored_in([loop.target]) or name in stored_in(loop.body):
@@ -90,7 +90,7 @@ def _stayed_on_host(code: Code, value: ast.expr) -> bool:
 
 
 def _beginning(code: Code, value: ast.expr) -> str:
-    """The name an expression begins with; in a comprehension, of what that goes over."""
+    """Return the name that an expression begins with; for a comprehension's variable, that of its iterable."""
     while isinstance(value, ast.Attribute | ast.Subscript | ast.Call):
         value = value.func if isinstance(value, ast.Call) else value.value
     name = value.id if isinstance(value, ast.Name) else ""
@@ -105,7 +105,7 @@ def _beginning(code: Code, value: ast.expr) -> str:
 
 
 def _at(iterable: ast.expr, number: int) -> str:
-    """Of `zip(targets, outputs)` the argument at that place; else the iterable itself, by name."""
+    """Return the name of an iterable; for `zip(targets, outputs)`, of the argument at that place."""
     if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id == "zip":
         iterable = iterable.args[number] if number < len(iterable.args) else iterable
     return iterable.id if isinstance(iterable, ast.Name) else ""
@@ -121,11 +121,11 @@ def _to_host(code: Code, call: ast.Call) -> bool:
 
 
 def in_test(code: Code, call: ast.Call) -> bool:
-    """`if bool(x)` and the like are conditions, which is another rule's."""
+    """Match conditions such as `if bool(x)`, which belong to another rule."""
     return isinstance(call.func, ast.Name) and call.func.id == "bool"
 
 
 def shown(node: ast.AST, longest: int = 60) -> str:
-    """The code of a node for a message, cut where it is long."""
+    """Return the code of a node for a message, shortened to its end if it is long."""
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= longest else f"…{text[-longest:]}"

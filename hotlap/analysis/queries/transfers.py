@@ -1,4 +1,4 @@
-"""Copies from the host to the device: `.to(device)` and `.cuda()`."""
+"""Finds copies from the host to the device: `.to(device)` and `.cuda()`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hotlap.analysis.queries.code import Code, keyword, last_name
 
 
 def transfers(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | None]]:
-    """Calls that move something to a device: the call, what is moved, and the device (None for `.cuda()`)."""
+    """Yield each call that moves something to a device, what it moves, and the device (None for `.cuda()`)."""
     for call in code.calls("to", "cuda"):
         if not isinstance(call.func, ast.Attribute):
             continue
@@ -20,7 +20,7 @@ def transfers(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | None]
 
 
 def is_device(code: Code, node: ast.expr) -> bool:
-    """A device, as far as one can tell: by what it is, or by what it is written as where it could be anything."""
+    """Return whether a node is a device, judged by its kind, or by its name if the kind is unknown."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int) or (isinstance(node.value, str) and node.value != "cpu")
     kind = code.kind(node)
@@ -35,7 +35,7 @@ def is_device(code: Code, node: ast.expr) -> bool:
 
 
 def _written(node: ast.expr) -> str:
-    """`params["device"]`, `devices[0]`: the key, or what holds it."""
+    """Return the key of `params["device"]`, and the name of the container for `devices[0]`."""
     if not isinstance(node, ast.Subscript):
         return last_name(node)
     key = node.slice.value if isinstance(node.slice, ast.Constant) else None

@@ -1,4 +1,4 @@
-"""What a turn of a loop over batches gets, or a step is given, and what is taken out of it."""
+"""Tells what an iteration over batches, or a training step, gets, and what it takes out of that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hotlap.analysis.queries.samples import mentions
 
 
 def of_turn(code: Code, loop: Repeated) -> set[str]:
-    """What a loop over batches gets in each turn: by itself or by next(…), and what is taken out of it."""
+    """Return the names that hold a batch, from the loop itself or next(…), or something taken out of one."""
     given = names_of(loop.target) if isinstance(loop, ast.For) else set()
     counts = isinstance(loop, ast.While) or (isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range")
     draws = counts and code.heat(loop.body[0]).side is Side.TRAIN
@@ -31,7 +31,7 @@ def of_turn(code: Code, loop: Repeated) -> set[str]:
 
 
 def drawn(code: Code, loop: Repeated) -> set[str]:
-    """What a function of the project puts together on the host for the turn: `x, y = sample(paths)`."""
+    """Return the names set by functions of the project in the loop: `x, y = sample(paths)`."""
     return {
         name
         for node in (part for statement in loop.body for part in walk(statement))
@@ -46,7 +46,7 @@ def drawn(code: Code, loop: Repeated) -> set[str]:
 
 
 def _is_entry(code: Code, value: ast.expr, given: set[str]) -> bool:
-    """`batches[i]`, of batches that were kept in a list, by the number of the turn."""
+    """Match `batches[i]`, where batches are stored in a list and i counts the iterations."""
     numbered = isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Name) and value.slice.id in given
     return numbered and code.kind(value) in (UNKNOWN, BATCH, HOST) and code.kind(value.value) == UNKNOWN  # type: ignore[attr-defined]
 
@@ -56,7 +56,7 @@ def names_of(node: ast.AST) -> set[str]:
 
 
 def is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:
-    """`batch["image"]`, `batch[0]`, or a method that takes the batch apart: `self.parse(batch)`."""
+    """Match `batch["image"]`, `batch[0]`, and functions that take the batch apart: `self.parse(batch)`."""
     if isinstance(value, ast.Tuple):
         return all(is_taken_from(code, part, given) for part in value.elts)
     if isinstance(value, ast.Call):
@@ -65,7 +65,7 @@ def is_taken_from(code: Code, value: ast.expr, given: set[str]) -> bool:
 
 
 def _is_unpacked(code: Code, value: ast.expr, given: set[str]) -> bool:
-    """`unpack(batch)`: a function, no model, takes the batch apart and leaves it where it is."""
+    """Match `unpack(batch)`: a function, not a model, takes the batch apart without moving it."""
     if not isinstance(value, ast.Call) or not _is_handed(value, given) or not _may_be_on_host(code.term(value)):
         return False
     if code.callee_kind(value) == MODULE or not isinstance(value.func, ast.Name | ast.Attribute):
@@ -75,7 +75,7 @@ def _is_unpacked(code: Code, value: ast.expr, given: set[str]) -> bool:
 
 
 def _is_drawn(code: Code, value: ast.expr) -> bool:
-    """`get_batch("train")`, `buffer.sample(32)` in a training loop that counts: no tensor goes in, data comes out."""
+    """Match `get_batch("train")` and `buffer.sample(32)` in a counting training loop: no tensor goes in."""
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name | ast.Attribute):
         return False
     if code.term(value) != UNKNOWN or last_name(value.func)[:1].isupper() or code.callee_kind(value) != UNKNOWN:
@@ -99,7 +99,7 @@ def _is_handed(call: ast.Call, given: set[str]) -> bool:
 
 
 def is_of_mixture(code: Code, node: ast.expr) -> bool:
-    """`for x in batch`, of a batch of which some parts are on the host for certain: the others are no further."""
+    """Match `for x in batch` if some parts of the batch are certainly on the host, since the others are as well."""
     if not isinstance(node, ast.Name):
         return False
     for outer in code.ancestors(node):
@@ -113,7 +113,7 @@ def is_of_mixture(code: Code, node: ast.expr) -> bool:
 
 
 def is_fetched(code: Code, root: ast.Name, names: set[str]) -> bool:
-    """`batch = next(batches)`, in a function that is called every batch."""
+    """Match `batch = next(batches)` in a function that is called every batch."""
     function = code.function(root)
     return function is not None and any(
         isinstance(node, ast.Assign) and is_next(node.value) and mentions(node.targets[0], names)
@@ -123,7 +123,7 @@ def is_fetched(code: Code, root: ast.Name, names: set[str]) -> bool:
 
 
 def is_mapping(code: Code, moved: ast.expr) -> bool:
-    """A whole batch that is indexed by names: an object of some library, whose `.to` may take no such argument."""
+    """Match a batch that is indexed by names: an object of some library, whose `.to` may not take this argument."""
     if not isinstance(moved, ast.Name):
         return False
     scope = code.function(moved) or code.tree
@@ -131,7 +131,7 @@ def is_mapping(code: Code, moved: ast.expr) -> bool:
 
 
 def _names_part(node: ast.AST, name: str) -> bool:
-    """`batch["x"]` or `**batch`."""
+    """Match `batch["x"]` and `**batch`."""
     if isinstance(node, ast.Subscript):
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         return isinstance(key, str) and isinstance(node.value, ast.Name) and node.value.id == name

@@ -1,4 +1,4 @@
-"""Gradient accumulation that steps on every k-th batch and forgets what is left at the end."""
+"""Gradient accumulation that steps on every k-th batch and drops the batches left at the end of an epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _is_every_nth(test: ast.expr) -> bool:
-    """`(i + 1) % k == 0` or `not (i + 1) % k`, and nothing besides."""
+    """Accept `(i + 1) % k == 0` and `not (i + 1) % k`, and nothing else."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _is_modulo(test.operand)
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
@@ -41,9 +41,9 @@ def _is_modulo(node: ast.expr) -> bool:
 
 
 def _steps(code: Code, node: ast.If, loop: ast.For) -> bool:
-    """The gradients of all batches gather; here the optimizer steps, and they are cleared."""
+    """Tell whether every batch adds to the gradients, and the optimizer steps and clears them in this branch only."""
     inside = _names(node.body)
-    rest = [one for one in loop.body if one is not node]
+    rest = [statement for statement in loop.body if statement is not node]
     around = _names(rest)
     return (
         "step" in inside
@@ -55,27 +55,31 @@ def _steps(code: Code, node: ast.If, loop: ast.For) -> bool:
 
 
 def _differentiates(code: Code, body: list[ast.stmt]) -> bool:
-    """A function of the project that is called there makes the backward pass, and no step of its own."""
-    calls = [one for part in body for one in walk(part) if isinstance(one, ast.Call)]
-    targets = [target for one in calls for target in code.project.targets(code.asked(one.func), code.path)]
+    """Tell whether a function of the project called here runs the backward pass but does not step the optimizer."""
+    calls = [node for statement in body for node in walk(statement) if isinstance(node, ast.Call)]
+    targets = [target for call in calls for target in code.project.targets(code.asked(call.func), code.path)]
     return any(
-        one in code.hotness.steppers and code.project.function(one).steps and not code.project.function(one).updates
-        for one in targets
+        target in code.hotness.steppers
+        and code.project.function(target).steps
+        and not code.project.function(target).updates
+        for target in targets
     )
 
 
 def _names(body: list[ast.stmt]) -> set[str]:
-    return {last_name(one.func) for part in body for one in walk(part) if isinstance(one, ast.Call)}
+    return {last_name(node.func) for statement in body for node in walk(statement) if isinstance(node, ast.Call)}
 
 
 def _finished_later(code: Code, loop: ast.For) -> bool:
-    """A step after the loop takes what is left."""
+    """Tell whether a step after the loop uses the remaining gradients."""
     block = code.block(loop)
-    return "step" in _names([one for one in block[block.index(loop) + 1 :] if not isinstance(one, ast.For)]) and any(
-        isinstance(one, ast.If | ast.Expr)
-        and _names([one]) & {"step"}
+    return "step" in _names(
+        [statement for statement in block[block.index(loop) + 1 :] if not isinstance(statement, ast.For)]
+    ) and any(
+        isinstance(statement, ast.If | ast.Expr)
+        and _names([statement]) & {"step"}
         and "zero_grad" in _names(block[block.index(loop) + 1 :])
-        for one in block[block.index(loop) + 1 :]
+        for statement in block[block.index(loop) + 1 :]
     )
 
 
@@ -85,7 +89,7 @@ def _found(code: Code, node: ast.If, loop: ast.For) -> Found:
     return Found(
         node.test,
         "the gradients of the last batches of an epoch are never used, or leak into the next epoch",
-        f"step on the last batch too: or {count} == len({total})" if fixable else "step on the last batch too",
+        f"also step on the last batch: add `or {count} == len({total})`" if fixable else "also step on the last batch",
         Applicability.UNSAFE if fixable else Applicability.DISPLAY_ONLY,
         code.heat(node),
         hints={"also": f"{count} == len({total})"} if fixable else {},
@@ -93,7 +97,7 @@ def _found(code: Code, node: ast.If, loop: ast.For) -> Found:
 
 
 def _counter(test: ast.expr) -> str:
-    """`i + 1`, where that is what is divided."""
+    """Return the number of batches so far as source text, `i + 1`, or "" if it is counted in another way."""
     modulo = test.operand if isinstance(test, ast.UnaryOp) else test.left if isinstance(test, ast.Compare) else test
     assert isinstance(modulo, ast.BinOp)
     left = modulo.left
@@ -103,7 +107,7 @@ def _counter(test: ast.expr) -> str:
 
 
 def _length(loop: ast.For) -> str:
-    """What can be asked how many batches there are."""
+    """Return the loader whose length is the number of batches, as source text, or ""."""
     node = loop.iter
     if not (isinstance(node, ast.Call) and last_name(node.func) == "enumerate" and len(node.args) == 1):
         return ""

@@ -1,4 +1,4 @@
-"""The last batch steps too."""
+"""Let the optimizer step on the last batch too."""
 
 from __future__ import annotations
 

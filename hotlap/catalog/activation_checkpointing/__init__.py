@@ -11,5 +11,5 @@ ENTRY = Entry(
     stage=Stage.MODEL,
     after=("inplace-activations",),
     conflicts=frozenset({"inplace-activations", "compile", "cuda-graphs"}),
-    automatic=False,  # it costs time; only who is short of memory wants it
+    automatic=False,  # it costs time, for users who are short of memory
 )

@@ -1,4 +1,4 @@
-"""Wraps the calls of repeated blocks in torch.utils.checkpoint, on their class, so that nothing is left in a pickle."""
+"""Wrap the calls of repeated blocks in torch.utils.checkpoint, on their class, so that nothing is left in a pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hotlap.runtime.forward_reads import Readings
 from hotlap.runtime.rehearsal import RehearsalResult, compiled, hooked, own_buffers, parallel, rehearse
 from hotlap.runtime.site import Original, Site
 
-SHORT = 0.15  # of the device's memory free after the first steps
+SHORT = 0.15  # share of the device's memory that is free after the first steps
 
 
 def apply(site: Site) -> None:
@@ -43,7 +43,7 @@ def _enough_memory(site: Site, root: Any) -> str | None:
         return None
     device = next(iter(root.parameters())).device
     if device.type != "cuda":
-        return "memory is looked at on a GPU only; to have it anyway: activation-checkpointing=always"
+        return "memory is checked on a GPU only; to use it anyway: activation-checkpointing=always"
     free, total = site.torch.cuda.mem_get_info(device)
     return None if is_short(free, total) else f"{free / total:.0%} of the GPU's memory is free"
 
@@ -61,12 +61,12 @@ def _why_not(site: Site, root: Any) -> str | None:
         return f"nothing can be tried inside {name}"
     readings = Readings(site.torch, root)
     if readings.generators:
-        return "the model has random streams of its own, which would move on when a block is computed again"
-    return None if readings.outside is None else f"{readings.outside}, which a second computation would do again"
+        return "the model has random streams of its own, which would advance when a block is computed again"
+    return None if readings.outside is None else f"{readings.outside}, which a second computation would repeat"
 
 
 class FirstCall:
-    """One root: its first training call tries its blocks."""
+    """Tries the blocks of one root in its first training call."""
 
     def __init__(self, all_blocks: Blocks, blocks: list[Any]) -> None:
         self._site, self._all = all_blocks.site, all_blocks
@@ -101,7 +101,7 @@ class FirstCall:
 
 
 class Blocks:
-    """Those of all roots that are checkpointed. Each class is wrapped once, and only while it has any."""
+    """The checkpointed blocks of all roots. A class is wrapped once, and only while it has such blocks."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -109,13 +109,13 @@ class Blocks:
 
     def add(self, blocks: Iterable[Any]) -> None:
         self._on.update(blocks)
-        for kind in {type(one) for one in self._on}:
+        for kind in {type(block) for block in self._on}:
             if not self.site.ledger.holds(kind, "__call__"):
                 self.site.ledger.wrap(kind, "__call__", self._layer)
 
     def remove(self, blocks: Iterable[Any]) -> None:
         self._on.difference_update(blocks)
-        for kind in {type(one) for one in blocks} - {type(one) for one in self._on}:
+        for kind in {type(block) for block in blocks} - {type(block) for block in self._on}:
             self.site.ledger.release(kind, "__call__")
 
     def _layer(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,17 +144,17 @@ def _checkpointed(call: Callable[..., Any], block: Any, args: tuple[Any, ...]) -
 
 @contextmanager
 def _second_time(block: Any, streams: HostStreams) -> Iterator[None]:
-    held = [Attributes(one) for one in block.modules()]
+    held = [Attributes(module) for module in block.modules()]
     try:
         with own_buffers(block), streams.as_they_were():
             yield
     finally:
-        for one in held:
-            one.restore()
+        for attributes in held:
+            attributes.restore()
 
 
 class HostStreams:
-    """Random streams of Python and NumPy, as they are now. Torch puts its own back by itself, and no others."""
+    """A snapshot of Python's and NumPy's random streams. Torch restores its own by itself, and no others."""
 
     def __init__(self) -> None:
         self._numpy = sys.modules.get("numpy")

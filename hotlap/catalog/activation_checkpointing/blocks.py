@@ -7,15 +7,15 @@ from typing import Any
 
 
 def repeated(torch: Any, root: Any) -> list[Any]:
-    """The outermost ones; blocks inside a block are computed again with it."""
+    """Return the outermost repeated blocks; blocks inside a block are computed again with it."""
     found: list[Any] = []
     _collect(torch, root, found)
     return found
 
 
 def _collect(torch: Any, module: Any, found: list[Any]) -> None:
-    children = [one for one in module.children() if any(True for _ in one.parameters())]
-    count = Counter(type(one) for one in children if any(True for _ in one.children()))
+    children = [child for child in module.children() if any(True for _ in child.parameters())]
+    count = Counter(type(child) for child in children if any(True for _ in child.children()))
     container = isinstance(module, torch.nn.Sequential | torch.nn.ModuleList)
     for child in children:
         if container and count[type(child)] >= 2:

@@ -1,4 +1,4 @@
-"""The statement goes before the loop."""
+"""Move the statement before the loop."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def fix(place: Place) -> None:
     )
     line = place.line(place.node(cst.Call))
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        raise CannotFix("it shares its line")
+        raise CannotFix("the statement shares its line")
     place.before(loop, place.text(line.with_changes(leading_lines=[])).strip())
     place.remove(line)

@@ -1,4 +1,4 @@
-"""Puts the allocator's setting into the command's environment, and says what the allocator made of it."""
+"""Put the allocator's setting into the command's environment, and report whether the allocator uses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRIVERS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"), Path("/d
 
 
 def environment(value: Any, environ: Mapping[str, str]) -> dict[str, str]:
-    """Both names or none: a setting of the user's under either name stays the only one. None without a GPU."""
+    """Return both variables, or none if the user has set either of them or if there is no GPU."""
     if any(name in environ for name in VARIABLES) or not any(path.exists() for path in DRIVERS):
         return {}
     return dict.fromkeys(VARIABLES, SETTING)
@@ -27,13 +27,13 @@ def apply(site: Site) -> None:
 
 
 def _look(site: Site) -> None:
-    """Once, when the device is in use: asking earlier would start it, and a program that forks later would fail."""
+    """Check once, when the device is in use: an earlier check would start it, and a later fork would fail."""
     if not site.torch.cuda.is_initialized():
         site.no_effect("the training does not use the GPU")
     elif expandable(site.torch.cuda.memory._snapshot()):
         site.applied("segments of device memory grow")
     else:
-        site.no_effect("the allocator's setting is the user's own, or torch had started before hotlap")
+        site.no_effect("the allocator has the user's own setting, or torch had started before hotlap")
     site.close()
 
 

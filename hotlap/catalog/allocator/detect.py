@@ -9,11 +9,11 @@ MOST = 0.05  # a step does not wait for the allocator unless it must ask the dev
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Memory reserved but never used is lost to fragments; where it is short, the allocator frees and asks again."""
+    """Memory reserved but never used is lost to fragments; when short of it, the allocator frees and requests again."""
     memory = seen.memory
     if not seen.on_cuda or not memory.peak_device_mb or not memory.reserved_device_mb or not memory.total_device_mb:
         return None
     wasted = 1 - memory.peak_device_mb / memory.reserved_device_mb
     if wasted < WASTED or memory.reserved_device_mb < SHORT * memory.total_device_mb:
         return None
-    return Expectation(most=MOST, why=f"{wasted:.0%} of the device memory reserved is never used")
+    return Expectation(most=MOST, why=f"{wasted:.0%} of the reserved device memory is never used")

@@ -1,4 +1,4 @@
-"""Anomaly mode that was left on."""
+"""Finds anomaly mode that was left on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _found(code: Code, call: ast.Call) -> Iterator[Found]:
     yield Found(
         call,
         "anomaly mode keeps a stack trace of every operation and looks for NaN in every gradient",
-        "leave it out, and switch it on when a NaN is to be found",
+        "remove it, and switch it on only to track down a NaN",
         Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
         Heat(
             Frequency.BATCH, _confidence(code, call), Side.TRAIN, (Step(code.path, call.lineno, "left on from here"),)
@@ -52,7 +52,7 @@ def _found(code: Code, call: ast.Call) -> Iterator[Found]:
 
 
 def _confidence(code: Code, call: ast.Call) -> Confidence:
-    """Behind a switch of the user's it is not left on."""
+    """Return a low confidence behind a switch of the user's, where anomaly mode is not simply left on."""
     if code.heat(call).confidence is Confidence.LOW or _behind_switch(code, call):
         return Confidence.LOW
     return Confidence.HIGH if code.trains() else Confidence.MEDIUM
@@ -68,7 +68,7 @@ def _behind_switch(code: Code, call: ast.Call) -> bool:
 
 
 def _is_certain(test: ast.expr) -> bool:
-    """`if True`, `if __name__ == "__main__"`."""
+    """Whether a test is `if True` or `if __name__ == "__main__"`."""
     return isinstance(test, ast.Constant) or "__name__" in ast.unparse(test)
 
 

@@ -1,4 +1,4 @@
-"""The switch goes; of a `with` its body stays."""
+"""Remove the switch; of a `with`, keep the body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fix(place: Place) -> None:
 
 def _dissolve(place: Place, block: cst.With) -> None:
     if not isinstance(block.body, cst.IndentedBlock) or block.body.header.comment or block.body.footer:
-        raise CannotFix("its comments would have no place")
+        raise CannotFix("its comments would be lost")
     place.take(block)
     place.change(block, _inner)
 
@@ -31,4 +31,4 @@ def _inner(block: cst.With) -> cst.FlattenSentinel[cst.BaseStatement]:
     body = list(block.body.body)
     first = body[0]
     body[0] = first.with_changes(leading_lines=[*block.leading_lines, *getattr(first, "leading_lines", ())])
-    return cst.FlattenSentinel([one for one in body if isinstance(one, cst.BaseStatement)])
+    return cst.FlattenSentinel([statement for statement in body if isinstance(statement, cst.BaseStatement)])

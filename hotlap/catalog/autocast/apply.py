@@ -1,4 +1,4 @@
-"""Autocast around the root's call, its outputs float32 again; in fp16 the loss is scaled for the backward pass."""
+"""Run the root under autocast and return float32 outputs; in fp16 the loss is scaled for the backward pass."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Half:
     def __init__(self, site: Site) -> None:
         self._site = site
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._own: str | None = None  # what the program does by itself
+        self._own: str | None = None  # why not: what the program does itself
         self._roots: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # to dtypes
         self._scaling: HiddenScaler | None = None
 
     def watched(self, original: Original) -> Original:
-        """Whether the program uses autocast itself, also inside the root; taken off once the root is known."""
+        """Note whether the program uses autocast itself, also inside the root; removed once the root is known."""
 
         def __enter__(autocast: Any) -> Any:  # noqa: N807 it stands in for one
             if autocast._enabled:
@@ -69,9 +69,8 @@ class Half:
             site.before(site.seams.stepping, scaling.before_step)
             site.after(site.seams.stepping, lambda optimizer, _: scaling.after_step(optimizer))
             site.ledger.later(scaling.close)
-            site.seams.scaled_step.before(
-                None, (), {}
-            )  # who heeds a scaler, such as cuda-graphs, must know of this one
+            # Entries that heed a scaler, such as cuda-graphs, must know of this one.
+            site.seams.scaled_step.before(None, (), {})
         self._scaling.covers(root)
 
     def call(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -87,7 +86,7 @@ class Half:
 
 
 def in_float32(torch: Any, outcome: Any) -> Any:
-    """As the program would have got it, so that its loss is computed in full precision."""
+    """Return the outcome in the precision the program expects, so that its loss is computed in full precision."""
     from torch.utils._pytree import tree_map
 
     halves = (torch.float16, torch.bfloat16)

@@ -6,7 +6,7 @@ from hotlap.records.shares import RECURRENT, kernels, layers
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Products and convolutions in float32 on a GPU could at most save their own time and memory's."""
+    """Half precision could save at most the time of float32 products and convolutions on a GPU, and that of memory."""
     settings = seen.settings
     if not seen.on_cuda or settings is None or settings.autocast is not None or settings.grad_scaler:
         return None
@@ -15,7 +15,9 @@ def detect(seen: Observation) -> Expectation | None:
     share = kernels(seen, "matmul", "convolution", "attention", "memory")
     if share <= 0:
         return None
-    return Expectation(most=share, why=f"products, convolutions and memory take {share:.0%} of the step in float32")
+    return Expectation(
+        most=share, why=f"matrix products, convolutions and memory access take {share:.0%} of the step in float32"
+    )
 
 
 def tries(seen: Observation) -> tuple[str, ...]:

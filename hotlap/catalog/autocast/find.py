@@ -1,4 +1,4 @@
-"""Training in full precision on a GPU. One finding a program."""
+"""Finds training in full precision on a GPU. One finding per program."""
 
 from __future__ import annotations
 

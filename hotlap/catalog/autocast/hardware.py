@@ -1,4 +1,4 @@
-"""Whether a device computes in half precision by itself. A CPU that must emulate it is a hundred times slower."""
+"""Whether a device computes in half precision natively. A CPU that must emulate it is a hundred times slower."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 BF16, FP16 = "bf16", "fp16"
 FIRST_BF16 = (8, 0)  # compute capability
 
-# As torch's own names of what a processor can do; before 2.10 they could be asked for one by one only.
+# Torch's own names of processor capabilities; before 2.10 they could be queried one by one only.
 ON_X86 = {BF16: ("avx512_bf16", "amx_bf16"), FP16: ("avx512_fp16", "amx_fp16")}
 ONE_BY_ONE = {BF16: ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), FP16: ("_is_amx_fp16_supported",)}
 

@@ -1,8 +1,8 @@
-"""A gradient scaler of which the program sees nothing: gradients are scaled only while backward runs.
+"""A gradient scaler that the program never sees: gradients are scaled only while backward runs.
 
-In float16 small gradients vanish, so backward starts from the scale instead of from one. As soon as it has ended every
-gradient is divided by the scale again, so that clipping, logging and accumulation see what they would without us. All
-scales are powers of two, which makes both exact. A step whose gradients overflowed is skipped and the scale halved.
+In float16 small gradients vanish, so backward starts from the scale instead of from one. As soon as it ends, every
+gradient is divided by the scale, so that clipping, logging and accumulation see the usual values. All scales are powers
+of two, so both are exact. A step whose gradients overflowed is skipped and the scale halved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HiddenScaler:
         self._overflowed: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # optimizer → 0 or 1
         self._stale: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers with new gradients since their step
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._leaves: list[weakref.ref[Any]] = []  # inputs of the root that want a gradient
+        self._leaves: list[weakref.ref[Any]] = []  # inputs of the root that require a gradient
         self._stepping: Any = None
         self._withheld: list[tuple[Any, Any]] = []
 
@@ -34,10 +34,10 @@ class HiddenScaler:
         self._roots.add(root)
 
     def entered(self, given: Any) -> None:
-        """Remember inputs that will get a gradient: theirs is divided too."""
-        for one in tensors_in(self._torch, given):
-            if one.requires_grad and one.is_leaf:
-                self._leaves.append(weakref.ref(one))
+        """Remember inputs that will get a gradient, which must be divided too."""
+        for tensor in tensors_in(self._torch, given):
+            if tensor.requires_grad and tensor.is_leaf:
+                self._leaves.append(weakref.ref(tensor))
 
     def close(self) -> None:
         self._give_back(self._stepping)
@@ -45,7 +45,7 @@ class HiddenScaler:
     # Backward
 
     def backward(self, original: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """In place of torch.autograd.backward. torch.autograd.grad comes by as well and is left alone."""
+        """Stand in for torch.autograd.backward. torch.autograd.grad passes through here too and runs unchanged."""
         if instance is None and "tensors" not in kwargs:
             return original(*args, **kwargs)
         call = {**dict(zip(NAMES, args, strict=False)), **kwargs}
@@ -54,7 +54,7 @@ class HiddenScaler:
             return original(*args, **kwargs)
         starts = _listed(call.get("grad_tensors")) or [None] * len(losses)
         if any(start is None and loss.numel() != 1 for loss, start in zip(losses, starts, strict=False)):
-            return original(*args, **kwargs)  # an error of the program's, for torch to tell
+            return original(*args, **kwargs)  # the program's error, for torch to report
         call["grad_tensors"] = [self._start(loss, start) for loss, start in zip(losses, starts, strict=True)]
         leaves = list(self._covered(_listed(call.get("inputs"))))
         self._multiply(leaves)
@@ -65,27 +65,27 @@ class HiddenScaler:
 
     def _scalable(self, losses: list[Any]) -> bool:
         full = (self._torch.float32, self._torch.float64)
-        return all(isinstance(one, self._torch.Tensor) and one.dtype in full for one in losses)
+        return all(isinstance(loss, self._torch.Tensor) and loss.dtype in full for loss in losses)
 
     def _start(self, loss: Any, start: Any) -> Any:
         scale = self._scale.to(device=loss.device, dtype=loss.dtype)
         return scale.expand(loss.shape) if start is None else start * scale
 
     def _covered(self, inputs: list[Any]) -> Iterator[Any]:
-        """Every tensor that may get a gradient, once."""
+        """Yield every tensor that may get a gradient, once."""
         seen: set[int] = set()
         groups = (group["params"] for optimizer in self._optimizers for group in optimizer.param_groups)
         roots = (root.parameters() for root in self._roots)
-        leaves = [one for one in (each() for each in self._leaves) if one is not None]
+        leaves = [leaf for leaf in (reference() for reference in self._leaves) if leaf is not None]
         self._leaves.clear()
-        for some in (*groups, *roots, leaves, inputs):
-            for one in some:
-                if id(one) not in seen:
-                    seen.add(id(one))
-                    yield one
+        for tensors in (*groups, *roots, leaves, inputs):
+            for tensor in tensors:
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield tensor
 
     def _multiply(self, leaves: list[Any]) -> None:
-        """What earlier backward calls have accumulated; it is divided again with the rest."""
+        """Scale what earlier backward calls have accumulated; it is divided again with the rest."""
         for (device, _), gradients in _grouped(leaves).items():
             self._torch._foreach_mul_(gradients, self._scale.to(device))
 
@@ -119,14 +119,14 @@ class HiddenScaler:
             self._withhold(optimizer)
 
     def _withhold(self, optimizer: Any) -> None:
-        """Without gradients a step changes nothing."""
+        """Take away gradients that overflowed, so that the step changes nothing."""
         if not bool(self._overflow_of(optimizer)):  # host sync, as in torch's own scaler; none with a fused optimizer
             return
         for group in optimizer.param_groups:
-            for one in group["params"]:
-                if one.grad is not None:
-                    self._withheld.append((one, one.grad))
-                    one.grad = None
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._withheld.append((parameter, parameter.grad))
+                    parameter.grad = None
 
     def after_step(self, optimizer: Any) -> None:
         self._give_back(optimizer)
@@ -138,27 +138,27 @@ class HiddenScaler:
 
     def _give_back(self, optimizer: Any) -> None:
         self._stepping = None
-        for one, gradient in self._withheld:
-            if one.grad is None:
-                one.grad = gradient
+        for parameter, gradient in self._withheld:
+            if parameter.grad is None:
+                parameter.grad = gradient
         self._withheld.clear()
         if optimizer is not None:
             vars(optimizer).pop("found_inf", None)
 
 
 def fused(optimizer: Any) -> bool:
-    """Whether its kernel looks at `found_inf`."""
+    """Whether the optimizer's kernel reads `found_inf`."""
     return type(optimizer).__module__.startswith("torch.optim") and all(
         group.get("fused") for group in optimizer.param_groups
     )
 
 
 def _grouped(leaves: Iterable[Any]) -> dict[Any, list[Any]]:
-    """Gradients by device and dtype, as torch's joint operations want them."""
+    """Group gradients by device and dtype, as torch's foreach operations require."""
     groups: dict[Any, list[Any]] = {}
-    for one in leaves:
-        if one.grad is not None:
-            groups.setdefault((one.grad.device, one.grad.dtype), []).append(one.grad.detach())
+    for leaf in leaves:
+        if leaf.grad is not None:
+            groups.setdefault((leaf.grad.device, leaf.grad.dtype), []).append(leaf.grad.detach())
     return groups
 
 

@@ -1,7 +1,7 @@
-"""Lets autograd work in the training thread, where only one GPU is in use.
+"""Run autograd in the training thread where only one GPU is in use.
 
-Torch runs a backward on a GPU in a thread of that GPU's own, so that several can work at once. With one GPU that only
-costs: the training thread hands over, sleeps, and is woken at the end.
+Torch runs a backward on a GPU in a thread of that GPU's own, so that several GPUs can work at once. With one GPU that
+is pure cost: the training thread hands over, sleeps, and is woken at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def apply(site: Site) -> None:
 
 
 class Backwards:
-    """The switch is of the thread that sets it: the one that trains."""
+    """Sets torch's switch, which applies only to the thread that sets it: the one that trains."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._torch = site, site.torch
@@ -29,19 +29,19 @@ class Backwards:
         self._site.ledger.later(self._put_back)
 
     def _known(self, root: Any) -> None:
-        self._devices |= {str(one.device) for one in (*root.parameters(), *root.buffers())}
+        self._devices |= {str(tensor.device) for tensor in (*root.parameters(), *root.buffers())}
         if len(self._devices) > 1:
             self._put_back()
-            self._site.no_effect(f"the training is on {', '.join(sorted(self._devices))}, which work at once")
+            self._site.no_effect(f"the training is on {', '.join(sorted(self._devices))}, which work in parallel")
         elif not next(iter(self._devices), "").startswith("cuda"):
-            self._site.no_effect("the model is not on a GPU: its backward runs in the training thread already")
+            self._site.no_effect("the model is not on a GPU: its backward already runs in the training thread")
         elif self._thread is None:
             self._switch(root)
 
     def _switch(self, root: Any) -> None:
         autograd = self._torch.autograd
         if not self._torch._C._is_multithreading_enabled():
-            self._site.no_effect("the program has switched the other threads off itself")
+            self._site.no_effect("the program has already switched autograd's threads off")
             return
         autograd.set_multithreading_enabled(False)
         self._thread = threading.get_ident()

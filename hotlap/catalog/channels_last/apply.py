@@ -1,7 +1,7 @@
-"""Tries each root with channels last on its own input; where that runs and draws the same, its inputs are moved.
+"""Try each root with channels-last inputs; if it runs and draws the same random numbers, convert its inputs.
 
-Inputs alone: each layer hands the layout on to the next. Weights, gradients and the optimizer's state stay as they are,
-so nothing outside of a training call can see that layout.
+Only inputs are converted: each layer passes the layout on to the next. Weights, gradients and the optimizer's state
+stay as they are, so nothing outside a training call can see that layout.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hotlap.runtime.rehearsal import RehearsalResult, compiled, hooked, parallel
 from hotlap.runtime.silence import silenced
 from hotlap.runtime.site import Original, Site
 
-VIEW = "view size is not compatible"  # torch's words when a view cannot be had in this layout
+VIEW = "view size is not compatible"  # torch's message when a view is impossible in this layout
 NEEDS_FIRST = "the model takes a view that needs the channels first"
-OTHER_NUMBERS = "the model draws random numbers in the order of memory: with the channels last they would be others"
+OTHER_NUMBERS = "the model draws random numbers in the order of memory: with the channels last they would differ"
 BEGAN = "the model draws random numbers that it did not draw when it was tried"
 MOST_SIGNATURES = 3  # of inputs, each tried by itself
 
@@ -30,10 +30,10 @@ def _consider(site: Site, root: Any) -> None:
     weights = _convolution_weights(site.torch, root)
     if not weights:
         site.no_effect("the model has no convolutions over images or volumes")
-    elif not site.asked and any(one.device.type == "cpu" for one in weights):
+    elif not site.asked and any(weight.device.type == "cpu" for weight in weights):
         site.no_effect("on some CPUs it is many times slower; ask for it by name, or let hotlap tune measure it")
-    elif not any(one.is_contiguous() for one in weights):
-        site.no_effect("its weights have the channels last already")
+    elif not any(weight.is_contiguous() for weight in weights):
+        site.no_effect("its weights already have the channels last")
     elif (name := parallel(root)) is not None:
         site.refused(f"nothing can be tried inside {name}")
     elif compiled(root):
@@ -46,20 +46,20 @@ def _consider(site: Site, root: Any) -> None:
 
 def _convolution_weights(torch: Any, root: Any) -> list[Any]:
     kinds = tuple(getattr(torch.nn, f"Conv{name}{size}d") for name in ("", "Transpose") for size in (2, 3))
-    return [one.weight for one in root.modules() if isinstance(one, kinds) and one.weight is not None]
+    return [module.weight for module in root.modules() if isinstance(module, kinds) and module.weight is not None]
 
 
 class Unfit(Exception):
-    """Why this root keeps its layout."""
+    """Raised with the reason why this root keeps its layout."""
 
 
 class ChannelsLast:
-    """One root. Its calls in evaluation are the program's own."""
+    """Converts the inputs of one root in training; its calls in evaluation run unchanged."""
 
     def __init__(self, site: Site, convolutions: int, devices: tuple[int, ...]) -> None:
         self._site, self._torch = site, site.torch
         self._convolutions, self._devices = convolutions, devices
-        self._usual: dict[Any, Any] = {}  # by signature of the inputs: how far the streams move in a call
+        self._usual: dict[Any, Any] = {}  # by signature of the inputs: how far the streams advance in a call
         self._buffers: Any = None
         self._unfit = False
 
@@ -72,7 +72,7 @@ class ChannelsLast:
         return self._moved(self._usual[key], original, args, kwargs)
 
     def _first(self, key: Any, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The first call with such inputs is made as ever, and shows how far the streams move."""
+        """Run the first call with such inputs unchanged, and note how far the streams advance."""
         if len(self._usual) >= MOST_SIGNATURES:
             return original(*args, **kwargs)
         try:
@@ -89,15 +89,15 @@ class ChannelsLast:
         return outcome
 
     def _try(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Both layouts must draw the same operations on tensors of the same shape and order."""
+        """Check that both layouts draw by the same operations on tensors of the same shape and order."""
         plain, drawn = self._rehearsed(module, args, kwargs)
         _, drawn_last = self._rehearsed(module, *shaped(self._torch, (args, kwargs), last=True))
         if plain.kept:
-            raise Unfit("its forward keeps attributes, which may show the layout or count the calls")
+            raise Unfit("its forward sets attributes, which may show the layout or count the calls")
         if drawn != drawn_last:
             raise Unfit(OTHER_NUMBERS)
         if has_own_generator(drawn) or (drawn and not self._devices):
-            raise Unfit("the model draws random numbers, from a stream on which it cannot be seen how many")
+            raise Unfit("the model draws random numbers from a stream that does not show how many")
 
     def _rehearsed(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -109,7 +109,7 @@ class ChannelsLast:
             raise Unfit(NEEDS_FIRST if VIEW in str(error) else str(error).splitlines()[0]) from error
 
     def _moved(self, usual: Any, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that draws unlike it did when it was tried is made again as the program would have made it."""
+        """Run a call with converted inputs. If it draws differently from the trial, repeat it unchanged."""
         position = Position(self._torch, self._devices)
         self._buffers.hold()
         args_last, kwargs_last = shaped(self._torch, (args, kwargs), last=True)

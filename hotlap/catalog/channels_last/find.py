@@ -1,4 +1,4 @@
-"""Convolutions on channels-first memory. One finding a program."""
+"""Finds convolutions on channels-first memory. One finding per program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find(code: Code) -> Iterator[Found]:
     if where.lacks(features.CHANNELS_LAST, features.PATCHES, features.RECURRENT):
         yield Found(
             where.node,
-            "convolutions run on channels-first memory, which their fast kernels convert",
-            "model.to(memory_format=torch.channels_last), and the batches alike; it pays most in half precision",
+            "convolutions run on channels-first memory, which their fast kernels have to convert",
+            "model.to(memory_format=torch.channels_last), and the same for the batches; it pays most in half precision",
             heat=where.heat,
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def shaped(torch: Any, structure: Any, last: bool) -> Any:
-    """The structure with its image-like tensors in the layout wanted; the tensors given stay as they are."""
+    """Return the structure with its image-like tensors in the requested layout; the given tensors are not modified."""
     from torch.utils._pytree import tree_map
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -22,7 +22,7 @@ def shaped(torch: Any, structure: Any, last: bool) -> Any:
 
 
 def _single_channel_last(tensor: Any) -> Any:
-    """With one channel both layouts are the same memory; its strides tell the layers behind which one is meant."""
+    """Mark the layout by the strides: with one channel both layouts are the same memory, and later layers read them."""
     strides = list(tensor.stride())
     strides[1] = 1
     return tensor.as_strided(tensor.shape, strides)

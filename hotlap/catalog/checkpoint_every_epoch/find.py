@@ -1,4 +1,4 @@
-"""Weights written to disk, or copied whole, every epoch or batch while the device waits."""
+"""Finds weights written to disk, or copied whole, every epoch or batch while the device waits."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def find(code: Code) -> Iterator[Found]:
             sure = heat.maybes < 2 and not _when_improved(code, call)
             yield Found(
                 call,
-                f"`{shown(call, 40)}` writes a checkpoint {heat.frequency.value}, and training waits for it",
+                f"`{shown(call, 40)}` writes a checkpoint {heat.frequency}, and training waits for it",
                 "write every few epochs, or from a thread after one copy to the host",
                 heat=heat,
                 confidence=Confidence.MEDIUM if sure else Confidence.LOW,
             )
     for node, whole in _copies(code):
         if _is_often(code, node):
-            improved, often = _when_improved(code, node), _heat(code, node).frequency.value
+            improved, often = _when_improved(code, node), _heat(code, node).frequency
             yield Found(
                 node,
                 f"`{shown(node, 40)}` makes a second set of weights {_BETTER_TIMES if improved else often}",
-                "copy into tensors that are kept: best[name].copy_(tensor)",
+                "copy into tensors that exist already: best[name].copy_(tensor)",
                 confidence=Confidence.LOW if improved or whole else Confidence.MEDIUM,
             )
 
@@ -60,16 +60,16 @@ def _writes(code: Code) -> Iterator[ast.Call]:
 
 
 def _holds_weights(code: Code, call: ast.Call) -> bool:
-    """A model, a state dict or something with one in it; not what is written to memory."""
+    """Whether a model, a state dict or something containing one is saved, and not to memory."""
     scope = code.function(call)
     if scope is not None and "BytesIO" in ast.unparse(scope):
         return False
     first = call.args[0]
-    return _is_handed_weights(code, first) if isinstance(first, ast.Starred) else _has_weights(code, first, call)
+    return _receives_weights(code, first) if isinstance(first, ast.Starred) else _has_weights(code, first, call)
 
 
-def _is_handed_weights(code: Code, given: ast.expr) -> bool:
-    """`torch.save(*args)`, or an argument: those who call the function give a state dict, in whatever file they are."""
+def _receives_weights(code: Code, given: ast.expr) -> bool:
+    """Whether callers in any file pass a state dict to the function, which saves `*args` or one of its arguments."""
     known = code.reference(given)
     function = code.function(given)
     if known is None or function is None:
@@ -78,17 +78,21 @@ def _is_handed_weights(code: Code, given: ast.expr) -> bool:
         named = isinstance(given.value, ast.Name) and function.args.vararg is not None
         place = len(function.args.args) if named and given.value.id == function.args.vararg.arg else -1  # type: ignore[attr-defined, union-attr]
     else:
-        names = [one.arg for one in function.args.args]
+        names = [parameter.arg for parameter in function.args.args]
         place = names.index(given.id) if isinstance(given, ast.Name) and given.id in names else -1
     name = given.id if isinstance(given, ast.Name) else ""
     shift = 1 if code.project.function(known).owner else 0
-    every = [(path, argument(call, place - shift, name)) for path, call in code.project.callers.get(known, ())]
-    return place >= 0 and any(_is_weights(code, code.project.answer(one, path)) for path, one in every if one)
+    passed = [(path, argument(call, place - shift, name)) for path, call in code.project.callers.get(known, ())]
+    return place >= 0 and any(
+        _is_weights(code, code.project.answer(argument_value, path))
+        for path, argument_value in passed
+        if argument_value
+    )
 
 
 def _is_weights(code: Code, held: Term) -> bool:
     if isinstance(held, tuple) and held[0] in ("dict", "list", "tuple", "join"):
-        return any(_is_weights(code, one) for one in held[1:])
+        return any(_is_weights(code, element) for element in held[1:])
     return code.simple(held) in (MODULE, STATE)
 
 
@@ -101,27 +105,27 @@ def _has_weights(code: Code, given: ast.expr, call: ast.Call, deep: int = 0) -> 
     if not isinstance(given, ast.Name) or deep > 2:
         return isinstance(given, ast.Call) and deep < 2 and _returns_weights(code, given)
     function = code.function(call)
-    made = [one for one in loaders.assigned(code, given.id) if code.function(one) is function]
-    if function is not None and any(_puts_weights(one, given.id) for one in walk(function)):
+    values = [value for value in loaders.assigned(code, given.id) if code.function(value) is function]
+    if function is not None and any(_puts_weights(inner, given.id) for inner in walk(function)):
         return True
-    if made:
-        return any(_has_weights(code, one, call, deep + 1) for one in made)
-    if function is None or given.id not in [one.arg for one in function.args.args]:
+    if values:
+        return any(_has_weights(code, value, call, deep + 1) for value in values)
+    if function is None or given.id not in [parameter.arg for parameter in function.args.args]:
         return False
-    names = [one.arg for one in function.args.args]
+    names = [parameter.arg for parameter in function.args.args]
     number = names.index(given.id) - (1 if names[0] == "self" and given.id != "self" else 0)
-    handed = [one.args[number] for one in code.calls(function.name) if len(one.args) > number]
-    handed += [one for caller in code.calls(function.name) if (one := keyword(caller, given.id)) is not None]
-    if any(_has_weights(code, one, code.parents[one], deep + 1) for one in handed):  # type: ignore[arg-type]
+    passed = [caller.args[number] for caller in code.calls(function.name) if len(caller.args) > number]
+    passed += [value for caller in code.calls(function.name) if (value := keyword(caller, given.id)) is not None]
+    if any(_has_weights(code, value, code.parents[value], deep + 1) for value in passed):  # type: ignore[arg-type]
         return True
-    return _is_handed_weights(code, given)
+    return _receives_weights(code, given)
 
 
 def _puts_weights(node: ast.AST, name: str) -> bool:
-    """`package["model"] = model.state_dict()`, `package.update({"model": model.state_dict()})`."""
+    """Whether it is `name["model"] = model.state_dict()` or `name.update({"model": model.state_dict()})`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "update":
-        kept = node.func.value
-        return isinstance(kept, ast.Name) and kept.id == name and "state_dict" in ast.unparse(node)
+        container = node.func.value
+        return isinstance(container, ast.Name) and container.id == name and "state_dict" in ast.unparse(node)
     if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
         return False
     held = node.targets[0].value
@@ -129,16 +133,18 @@ def _puts_weights(node: ast.AST, name: str) -> bool:
 
 
 def _names_model(given: ast.expr) -> bool:
-    """A dictionary with an entry for the model or the optimizer."""
-    keys = [one.value for one in given.keys if isinstance(one, ast.Constant)] if isinstance(given, ast.Dict) else []
+    """Whether it is a dictionary with an entry for the model or the optimizer."""
+    keys = [key.value for key in given.keys if isinstance(key, ast.Constant)] if isinstance(given, ast.Dict) else []
     return any(key in ("model", "net", "optimizer", "weights", "params", "generator") for key in keys)
 
 
 def _returns_weights(code: Code, given: ast.Call) -> bool:
-    """A function of this file that puts a state dict together."""
+    """Whether a function of this file is called that puts a state dict together."""
     return any(
-        isinstance(one, Definition) and one.name == last_name(given.func) and "state_dict" in ast.unparse(one)
-        for one in code.nodes(ast.FunctionDef)
+        isinstance(function, Definition)
+        and function.name == last_name(given.func)
+        and "state_dict" in ast.unparse(function)
+        for function in code.nodes(ast.FunctionDef)
     )
 
 
@@ -148,13 +154,13 @@ def _kind(code: Code, call: ast.Call) -> str:
 
 
 def _is_trainer(call: ast.Call) -> bool:
-    """`self.trainer.save_checkpoint(…)`: Lightning's."""
+    """Whether it is Lightning's `self.trainer.save_checkpoint(…)`."""
     assert isinstance(call.func, ast.Attribute)
     return call.func.attr == "save_checkpoint" and last_name(call.func.value) == "trainer"
 
 
 def _copies(code: Code) -> Iterator[tuple[ast.expr, bool]]:
-    """Copies of a state dict, and of a whole model."""
+    """Yield copies of weights, and whether each is of a whole model and behind a comparison."""
     for call in code.calls("deepcopy"):
         if code.full_name(call.func) == "copy.deepcopy" and len(call.args) == 1:
             given = call.args[0]
@@ -171,7 +177,7 @@ def _copies(code: Code) -> Iterator[tuple[ast.expr, bool]]:
 
 
 def _is_put_aside(code: Code, call: ast.Call) -> bool:
-    """`best = copy.deepcopy(model)`, when something has improved; other copies are there to be worked with."""
+    """Whether it is `best = copy.deepcopy(model)` after an improvement; other copies are made to be worked with."""
     statement = code.statement(call)
     if not isinstance(statement, ast.Assign) or statement.value is not call:
         return False
@@ -181,18 +187,18 @@ def _is_put_aside(code: Code, call: ast.Call) -> bool:
 
 
 def _is_put_back(code: Code, call: ast.Call, target: ast.expr) -> bool:
-    """`self.model = best`, after the loop."""
+    """Whether the copy is put back, as in `self.model = best` after the loop."""
     scope = code.function(call)
     return scope is not None and any(
-        isinstance(one, ast.Assign)
-        and ast.unparse(one.targets[0]) == ast.unparse(call.args[0])
-        and ast.unparse(one.value) == ast.unparse(target)
-        for one in walk(scope)
+        isinstance(statement, ast.Assign)
+        and ast.unparse(statement.targets[0]) == ast.unparse(call.args[0])
+        and ast.unparse(statement.value) == ast.unparse(target)
+        for statement in walk(scope)
     )
 
 
 def _is_worked_with(code: Code, call: ast.Call) -> bool:
-    """Weights of before, which an algorithm needs: they are indexed or iterated over in the same function."""
+    """Whether an algorithm needs the copied weights: they are indexed in the same function."""
     statement = code.statement(call)
     scope = code.function(call)
     if not isinstance(statement, ast.Assign) or scope is None or not isinstance(statement.targets[0], ast.Name):
@@ -209,7 +215,9 @@ def _is_state(node: ast.expr) -> bool:
 
 
 def _is_copied(node: ast.expr) -> bool:
-    return any(isinstance(one, ast.Call) and last_name(one.func) in ("clone", "cpu", "deepcopy") for one in walk(node))
+    return any(
+        isinstance(inner, ast.Call) and last_name(inner.func) in ("clone", "cpu", "deepcopy") for inner in walk(node)
+    )
 
 
 def _is_often(code: Code, node: ast.AST) -> bool:
@@ -218,37 +226,44 @@ def _is_often(code: Code, node: ast.AST) -> bool:
 
 
 def _heat(code: Code, node: ast.AST) -> Heat:
-    """Every epoch, where somebody calls its function as often, and others now and then between batches."""
+    """Return the heat of a node: every epoch if one caller of its function is as hot, even if others are rare."""
     heat, known = code.heat(node), code.reference(node)
     if heat.frequency is not Frequency.RARE or known is None or any(_tests(code, node)):
         return heat
-    calls = [code.hotness.at(one, call.stack) for one, call in code.hotness.callers.get(known, ())]
-    return next((one for one in calls if one is not None and one.frequency is Frequency.EPOCH and not one.rarely), heat)
+    calls = [code.hotness.at(path, call.stack) for path, call in code.hotness.callers.get(known, ())]
+    return next(
+        (
+            caller_heat
+            for caller_heat in calls
+            if caller_heat is not None and caller_heat.frequency is Frequency.EPOCH and not caller_heat.rarely
+        ),
+        heat,
+    )
 
 
 def _when_improved(code: Code, node: ast.AST) -> bool:
-    """Behind a comparison that says the result is better than before, here or where its function is called."""
+    """Whether it is behind a comparison that shows an improvement, here or where its function is called."""
     if any(_compares(code, test) for test in _tests(code, node)):
         return True
     function = code.function(node)
     if function is None or any(code.loops(node)):
         return False
-    calls = [one for one in code.calls(function.name) if _is_often(code, one)]
+    calls = [call for call in code.calls(function.name) if _is_often(code, call)]
     if not calls:
-        return _when_asked(code, node)
-    return all(any(_compares(code, test) for test in _tests(code, one)) for one in calls)
+        return _when_conditional(code, node)
+    return all(any(_compares(code, test) for test in _tests(code, call)) for call in calls)
 
 
-def _when_asked(code: Code, node: ast.AST) -> bool:
-    """Everybody who calls its function, in other files, does so behind some condition."""
+def _when_conditional(code: Code, node: ast.AST) -> bool:
+    """Whether all callers of its function, in other files, call it behind some condition."""
     known = code.reference(node)
-    heats = [code.hotness.at(one, call.stack) for one, call in code.hotness.callers.get(known, ())] if known else []
-    often = [one for one in heats if one is not None and one.frequency in _OFTEN and not one.rarely]
-    return all(one.maybes for one in often) if often else bool(code.heat(node).maybes)
+    heats = [code.hotness.at(path, call.stack) for path, call in code.hotness.callers.get(known, ())] if known else []
+    often = [heat for heat in heats if heat is not None and heat.frequency in _OFTEN and not heat.rarely]
+    return all(heat.maybes for heat in often) if often else bool(code.heat(node).maybes)
 
 
 def _tests(code: Code, node: ast.AST) -> Iterator[ast.expr]:
-    """What must be true for it; of the other branch nothing is known."""
+    """Yield the conditions that must be true for a node; an `else` branch yields none."""
     inner = node
     for outer in code.ancestors(node):
         if isinstance(outer, Definition):
@@ -259,9 +274,10 @@ def _tests(code: Code, node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _is_counter(code: Code, node: ast.expr) -> bool:
-    """What a loop around it counts: `epoch > 0` is no result."""
+    """Whether it is the counter of a loop around it: `epoch > 0` is not a result."""
     return isinstance(node, ast.Name) and any(
-        isinstance(loop, ast.For) and any(isinstance(one, ast.Name) and one.id == node.id for one in walk(loop.target))
+        isinstance(loop, ast.For)
+        and any(isinstance(target, ast.Name) and target.id == node.id for target in walk(loop.target))
         for loop in code.loops(node)
     )
 
@@ -280,14 +296,14 @@ def _compares(code: Code, test: ast.expr) -> bool:
 
 
 def _raised_when_better(code: Code, flag: ast.Name) -> bool:
-    """`save = False; if accuracy > best: save = True`."""
-    made = [one for one in loaders.assigned(code, flag.id) if code.function(one) is code.function(flag)]
-    plain = [one for one in made if isinstance(one, ast.Constant) and one.value is True]
-    if any(isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Lt | ast.Gt) for one in made):
+    """Whether a flag is set by a comparison, as in `save = False; if accuracy > best: save = True`."""
+    values = [value for value in loaders.assigned(code, flag.id) if code.function(value) is code.function(flag)]
+    plain = [value for value in values if isinstance(value, ast.Constant) and value.value is True]
+    if any(isinstance(value, ast.Compare) and isinstance(value.ops[0], ast.Lt | ast.Gt) for value in values):
         return True
     return any(
-        isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
-        for one in plain
-        for test in _tests(code, one)
-        for part in walk(test)
+        isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE)
+        for value in plain
+        for test in _tests(code, value)
+        for inner in walk(test)
     )

@@ -11,6 +11,6 @@ ENTRY = Entry(
     tries=within(__name__, "detect", "tries"),
     stage=Stage.COMPILED,
     conflicts=frozenset({"cuda-graphs"}),
-    automatic=False,  # compiling costs seconds to minutes, and on CPU it may not pay: asked for, or proven by a tune
-    reach=0.1,  # it gains more, but a process of it takes two or three times as long: others are tried first
+    automatic=False,  # compiling costs seconds to minutes, and on CPU it may not pay: requested, or proven by a tune
+    reach=0.1,  # it gains more, but trying it takes two or three times as long: others are tried first
 )

@@ -1,7 +1,7 @@
-"""Compiles the forward of each root module for the inputs it sees most; other calls stay as they are.
+"""Compile the forward of each root module for the inputs it sees most; other calls run unchanged.
 
-One shape is compiled, and only training. A last batch that is smaller would compile all of it again, for seconds, to
-run once an epoch: it runs eagerly. So does evaluation, whose results are then the user's to the bit.
+One shape is compiled, and only for training. A smaller last batch would compile everything again, for seconds, to run
+once an epoch, so it runs eagerly. So does evaluation, whose results are then the user's to the bit.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hotlap.runtime.other_threads import why_not_alone
 from hotlap.runtime.silence import silenced
 from hotlap.runtime.site import Site
 
-SEEN_OFTEN = 2  # calls with the same inputs, then they are compiled for
-DIFFERENT = 24  # kinds of input, none of them seen often, then it is given up
-LOOKED_AT = 3  # calls in which it may be compiled; afterwards what it has not met yet runs eagerly
+SEEN_OFTEN = 2  # calls with the same kind of inputs before compiling for them
+DIFFERENT = 24  # kinds of input, none of them seen often, before giving up
+LOOKED_AT = 3  # calls in which code may be compiled; after them, anything new runs eagerly
 
 
 def apply(site: Site) -> None:
@@ -41,7 +41,7 @@ def apply(site: Site) -> None:
 
 
 def why_not(torch: Any, module: Any) -> str | None:
-    """Why this root cannot gain from being compiled."""
+    """Return why this root cannot gain from being compiled, or None."""
     name = type(module).__name__
     if is_compiled(module):
         return f"{name} is compiled already"
@@ -60,7 +60,7 @@ def why_not(torch: Any, module: Any) -> str | None:
 
 
 def most_recompiles(torch: Any) -> int:
-    """Of one function, as Dynamo has it; torch 2.6 knows it by its older name only."""
+    """Return Dynamo's limit for one function; torch 2.6 knows it by its older name only."""
     config = torch._dynamo.config
     return int(config.recompile_limit if hasattr(config, "recompile_limit") else config.cache_size_limit)
 
@@ -88,13 +88,13 @@ class CompiledRoots:
             return original(*args, **kwargs)
         forward = module.forward
         function = forward.__func__ if getattr(forward, "__self__", None) is module else None
-        if function is None:  # what it closes over cannot be told
-            self.site.no_effect(f"another tool has put a forward of its own on {type(module).__name__}")
+        if function is None:  # what it closes over is unknown
+            self.site.no_effect(f"another tool has replaced the forward of {type(module).__name__}")
             return original(*args, **kwargs)
 
-        def instead(*these: Any, **named: Any) -> Any:
+        def instead(*call_args: Any, **call_kwargs: Any) -> Any:
             self._compiling = root if root.first is None else self._compiling
-            return root.forward(module, function, these, named)
+            return root.forward(module, function, call_args, call_kwargs)
 
         return call_with(instead, module, lambda: original(*args, **kwargs))
 
@@ -113,7 +113,7 @@ class CompiledRoots:
 
 
 def keep_buffers(site: Site) -> None:
-    """Compiled code may otherwise use up what a backward with retain_graph=True needs again."""
+    """Disable donated buffers: compiled code may otherwise use up what a backward with retain_graph=True needs."""
     from torch._functorch import config
 
     if getattr(config, "donated_buffer", False):
@@ -122,7 +122,7 @@ def keep_buffers(site: Site) -> None:
 
 
 def differentiates_again(first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """`first` is None of torch.autograd.grad."""
+    """Whether second derivatives are requested. `first` is None for torch.autograd.grad."""
     position = 4 if first is None else 3
     return bool(args[position] if len(args) > position else kwargs.get("create_graph"))
 
@@ -160,19 +160,19 @@ class Root:
             self._seen.clear()
             return True
         if len(self._seen) > DIFFERENT:
-            self.site.no_effect(f"{self.name} gets inputs of another shape at each step")
+            self.site.no_effect(f"{self.name} gets inputs of a different shape at each step")
             self._for = MISSING_KIND
         return False
 
     def _looked_at(self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One of the first calls, in which code is compiled. What fails or draws otherwise is made again as it was."""
+        """Run one of the first calls, in which code is compiled; repeat it eagerly if it fails or draws differently."""
         self._function = function
         earlier = self._earlier.get(function) or CompiledForward(None)
         if earlier.times >= most_recompiles(self.torch):
-            self.site.no_effect(f"{self.name} was compiled for {earlier.times} models, and Dynamo takes no more")
+            self.site.no_effect(f"{self.name} was compiled for {earlier.times} models, and Dynamo accepts no more")
             self._for = MISSING_KIND
             return function(module, *args, **kwargs)
-        if (why := why_not_alone()) is not None:  # a compilation that fails is taken back
+        if (why := why_not_alone()) is not None:  # a compilation that fails is undone
             self.site.refused(why)
             self._for = MISSING_KIND
             return function(module, *args, **kwargs)
@@ -182,7 +182,7 @@ class Root:
             outcome = self._compiled_call(module, function, args, kwargs, earlier)
         except NotWorthIt as error:
             why = f"{self.name}: {error}"
-        except Exception as error:  # noqa: BLE001 the compiler's, or the user's: then it comes again below
+        except Exception as error:  # noqa: BLE001 the compiler's, or the user's, which is raised again below
             again = "" if is_first else " again"
             why = f"{self.name} could not be compiled{again} ({type(error).__name__}: {first_line(error)})"
         else:
@@ -196,7 +196,7 @@ class Root:
     def _compiled_call(
         self, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], earlier: CompiledForward
     ) -> Any:
-        """A model of a class that was compiled before, such as that of the next fold, has the code of that one."""
+        """Call compiled code. A model of a class that was compiled before, such as the next fold's, reuses its code."""
         with backward_at_once():
             if self._compiled is not None:
                 self._graphs.start()
@@ -212,7 +212,7 @@ class Root:
     def _compared(
         self, before: Before, outcome: Any, module: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Code that draws must draw what the program would: it is what the layout of memory or NumPy may change."""
+        """Check that compiled code draws the program's random numbers, which memory layout or NumPy may change."""
         if self._calls == LOOKED_AT and self._graphs.grown():
             before.undo()
             self._withdraw(f"{self.name} had to be compiled again at each step")
@@ -227,7 +227,7 @@ class Root:
         if before.moved() == ended and near(self.torch, outcome, plain):
             self.tell()
         else:
-            self._withdraw(f"{self.name} draws other random numbers when it is compiled")
+            self._withdraw(f"{self.name} draws different random numbers when it is compiled")
         return plain
 
     def _withdraw(self, why: str) -> None:
@@ -243,23 +243,23 @@ MISSING_KIND: Any = object()
 
 
 def compiled(torch: Any, function: Any, mode: str) -> Any:
-    """Random numbers are torch's own, in torch's order: a dropout drops the same elements."""
+    """Compile a function. It draws torch's own random numbers in torch's order, so dropout drops the same elements."""
     options = {**torch._inductor.list_mode_options(mode), "fallback_random": True}
     if "triton.cudagraphs" not in options:
         return torch.compile(function, dynamic=False, options=options)
     inner = torch.compile(function, dynamic=False, options=options)
 
     def replayed(*args: Any, **kwargs: Any) -> Any:
-        """What a graph returns is overwritten by its next replay, and the user may keep it."""
+        """Return copies: a graph's next replay overwrites its results, and the user may keep them."""
         torch.compiler.cudagraph_mark_step_begin()
         tensor = torch.Tensor
-        return torch.utils._pytree.tree_map_only(tensor, lambda one: one.clone(), inner(*args, **kwargs))
+        return torch.utils._pytree.tree_map_only(tensor, lambda output: output.clone(), inner(*args, **kwargs))
 
     return replayed
 
 
 def kind_of(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What compiled code is made for: shapes, types, and the values of plain arguments. None: it cannot be told."""
+    """Return what compiled code is made for: shapes, types, and the values of plain arguments; None if unknown."""
     leaves, shape = torch.utils._pytree.tree_flatten((args, kwargs))
     kinds: list[Any] = [shape, torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")]
     for leaf in leaves:
@@ -273,7 +273,7 @@ def kind_of(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class Kind(tuple[Any, ...]):
-    """Equal by all of its parts, found by those that can be hashed."""
+    """Compared by all of its elements, but hashed without the first, which may not be hashable."""
 
     def __hash__(self) -> int:
         return hash(tuple(self[1:]))

@@ -1,4 +1,4 @@
-"""The first call with compiled code: how long it took, what Dynamo made of it, and the way back if it failed."""
+"""The first call with compiled code: how long it took, what Dynamo made of it, and how to undo it if it failed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 
 from hotlap.runtime.attributes import Attributes
 
-NEAR, NEAR_IN_HALF = 1e-2, 1e-1  # of the largest element: rounding is far less, another mask far more
+NEAR, NEAR_IN_HALF = 1e-2, 1e-1  # of the largest element: rounding is far less, a different dropout mask far more
 FEWEST = 2.0  # operations a graph, on average; below that the breaks between graphs cost more than they save
 
 
 class NotWorthIt(Exception):
-    """It compiled, but into nothing or into crumbs."""
+    """Raised when a model compiles into nothing, or into many tiny graphs."""
 
 
 class Before:
-    """Random streams, buffers and attributes as they were before a call, to make it again in another way."""
+    """A snapshot of random streams, buffers and attributes before a call, to repeat it in another way."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         self._torch = torch
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-        self._attributes = [Attributes(one) for one in module.modules()]
+        self._attributes = [Attributes(submodule) for submodule in module.modules()]
         self._streams = self._now()
 
     def _now(self) -> list[Any]:
@@ -41,9 +41,11 @@ class Before:
         ]
 
     def moved(self) -> Any:
-        """Where the streams are, if any of them is elsewhere; else None."""
-        now = [repr(one.tolist()) if isinstance(one, self._torch.Tensor) else repr(one) for one in self._now()]
-        then = [repr(one.tolist()) if isinstance(one, self._torch.Tensor) else repr(one) for one in self._streams]
+        """Return the state of the random streams if any of them has moved, else None."""
+        now = [repr(state.tolist()) if isinstance(state, self._torch.Tensor) else repr(state) for state in self._now()]
+        then = [
+            repr(state.tolist()) if isinstance(state, self._torch.Tensor) else repr(state) for state in self._streams
+        ]
         return now if now != then else None
 
     def undo(self) -> None:
@@ -57,8 +59,8 @@ class Before:
         with torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)
-        for one in self._attributes:
-            one.restore()
+        for attributes in self._attributes:
+            attributes.restore()
 
 
 class FirstCall:
@@ -85,7 +87,7 @@ class FirstCall:
 
 @contextmanager
 def backward_at_once() -> Iterator[None]:
-    """Backward is compiled along with forward, not in the first backward, where a failure could not be undone."""
+    """Compile backward along with forward, not in the first backward, where a failure could not be undone."""
     from torch._functorch import config
 
     if not hasattr(config, "force_non_lazy_backward_lowering"):
@@ -97,7 +99,7 @@ def backward_at_once() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class CompiledForward:
-    """What was made of a forward, for how many models in turn; Dynamo gives up on code compiled too often."""
+    """The code of a forward, and how many models it was compiled for; Dynamo gives up on code compiled too often."""
 
     code: Any
     graphs: int = 0
@@ -106,7 +108,7 @@ class CompiledForward:
 
 
 class Graphs:
-    """Dynamo's own counts, of one call."""
+    """Dynamo's own counts for one call."""
 
     def __init__(self) -> None:
         self._before = (0, 0)
@@ -137,24 +139,24 @@ class Graphs:
 
 
 def counts() -> tuple[int, int]:
-    """Graphs made and operations in them."""
+    """Return the number of graphs that Dynamo made, and of operations in them."""
     from torch._dynamo.utils import counters
 
     stats = counters["stats"]
     return stats["unique_graphs"], stats["calls_captured"]
 
 
-def near(torch: Any, some: Any, others: Any) -> bool:
-    """Whether two outcomes are the same but for rounding. Host sync; only while the first calls are looked at."""
-    one, other = (torch.utils._pytree.tree_leaves(each) for each in (some, others))
-    return len(one) == len(other) and all(map(_near, repeat(torch), one, other))
+def near(torch: Any, outcome: Any, plain: Any) -> bool:
+    """Whether two outcomes are the same but for rounding. Host sync, in the first calls only."""
+    tensors, references = (torch.utils._pytree.tree_leaves(structure) for structure in (outcome, plain))
+    return len(tensors) == len(references) and all(map(_near, repeat(torch), tensors, references))
 
 
-def _near(torch: Any, one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not one.is_floating_point() or not one.numel():
+def _near(torch: Any, tensor: Any, reference: Any) -> bool:
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not tensor.numel():
         return True
     halves = (torch.float16, torch.bfloat16)
-    in_half = one.dtype in halves or torch.is_autocast_enabled(one.device.type)
-    one, other = one.detach().double().nan_to_num(), other.detach().double().nan_to_num()
-    most = (NEAR_IN_HALF if in_half else NEAR) * float(other.abs().max())
-    return one.shape == other.shape and bool((one - other).abs().max() <= most)
+    in_half = tensor.dtype in halves or torch.is_autocast_enabled(tensor.device.type)
+    tensor, reference = tensor.detach().double().nan_to_num(), reference.detach().double().nan_to_num()
+    most = (NEAR_IN_HALF if in_half else NEAR) * float(reference.abs().max())
+    return tensor.shape == reference.shape and bool((tensor - reference).abs().max() <= most)

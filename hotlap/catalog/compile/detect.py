@@ -7,7 +7,7 @@ RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Compiled code could at most save the time of forward and backward; of recurrent layers it saves nothing."""
+    """Compiling could save at most the time of forward and backward; for recurrent layers it saves nothing."""
     plain = [model for model in seen.models if not model.compiled]
     share = seen.shares.get(FORWARD, 0.0) + seen.shares.get(BACKWARD, 0.0)
     if not plain or share <= 0 or any(name in model.layers for model in plain for name in RECURRENT):

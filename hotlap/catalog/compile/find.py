@@ -1,4 +1,4 @@
-"""Models that run operation by operation. One finding a program."""
+"""Finds models that run operation by operation. One finding per program."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def find(code: Code) -> Iterator[Found]:
         yield Found(
             where.node,
             "the model runs operation by operation: nothing in the program compiles it",
-            "model = torch.compile(model), and measure: hotlap tune does",
+            "model = torch.compile(model), and measure it, as hotlap tune does",
             heat=where.heat,
         )

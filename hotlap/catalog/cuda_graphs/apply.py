@@ -1,4 +1,4 @@
-"""Wires recordings to the seams: when to record, when to replay, when to let go."""
+"""Decide when CUDA graphs are captured, when they are replayed and when they are dropped."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING, call_with
 from hotlap.runtime.site import Site
 
-OBSERVED = 1  # ordinary steps with the root known, before anything is recorded
-STALE = 2  # steps without a call, then a root is no longer trained
-MISSES = 16  # calls in a row that were not what was recorded, then it is recorded anew …
-RECORDINGS = 4  # … so many times in all
+OBSERVED = 1  # ordinary steps with the root known, before anything is captured
+STALE = 2  # steps without a call after which a root counts as no longer trained
+MISSES = 16  # calls in a row that do not match the capture before it is captured again …
+RECORDINGS = 4  # … at most this many times in all
 
 
 def apply(site: Site) -> None:
@@ -35,7 +35,7 @@ class Graphs:
         self.habits = Habits()
         self.stepping, self.losses = StepReplay(self), Losses(self)
         self.functions = Functions(self, self.losses)
-        self.models: Models | None = None  # where there are several, or several calls of one before a backward
+        self.models: Models | None = None  # set for several models, or several calls of one before a backward
         self._root: Any = lambda: None
         self._steps = self._called_at = 0  # of any optimizer; the last step at which the root was called
         self._graphed: GraphedRoot | None = None
@@ -65,14 +65,14 @@ class Graphs:
         return self._graphed
 
     def parameters_of_root(self, given: Any) -> list[Any] | None:
-        """In a list, where what is given is `parameters()` of the root."""
+        """Return the parameters in a list if `given` is an unread `parameters()` generator of the root, else None."""
         root, graphed = self._root(), self._graphed
         return None if root is None or graphed is None else graphed.parameters(given, root)
 
-    # What is learnt of the program
+    # What the program's steps show
 
     def _known(self, module: Any) -> None:
-        """One root at a time: another one may follow when the first is gone or no longer trained."""
+        """Follow one root at a time; another may replace it once the first is gone or no longer trained."""
         if self.models is not None:
             self.models.add(module)
             return
@@ -87,7 +87,7 @@ class Graphs:
         self.habits.root_known()
 
     def _become_several(self) -> Models:
-        """What stands for one model and one call at a time ends."""
+        """Switch from one model with one call at a time to a capture for each call of each model."""
         self.drop()
         self.models = models = Models(self)
         if (root := self._root()) is not None:
@@ -139,14 +139,14 @@ class Graphs:
             found = self._replayed(module, forward, args, kwargs)
             return original(*args, **kwargs) if found is MISSING else found
 
-        def instead(*these: Any, **named: Any) -> Any:
-            found = self._replayed(module, forward, these, named)
-            return forward(*these, **named) if found is MISSING else found
+        def instead(*call_args: Any, **call_kwargs: Any) -> Any:
+            found = self._replayed(module, forward, call_args, call_kwargs)
+            return forward(*call_args, **call_kwargs) if found is MISSING else found
 
         return call_with(instead, module, lambda: original(*args, **kwargs))
 
     def _replayed(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An error in here is ours, though it happens inside the user's call."""
+        """Replay the call, or return MISSING. An error in here is hotlap's, though it is inside the user's call."""
         try:
             if self.models is not None:
                 return self._of_several(module, forward, args, kwargs)
@@ -163,7 +163,7 @@ class Graphs:
         except Exception as error:
             if self.site.seams.guard.strict:
                 raise
-            self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+            self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
             return MISSING
         self._misses = self._misses + 1 if found is MISSING else 0
         if found is not MISSING:
@@ -180,14 +180,14 @@ class Graphs:
         return found
 
     def _record(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether it was recorded now: after an ordinary step, for inputs of a kind seen twice in a row."""
+        """Capture after an ordinary step, for inputs of a kind seen twice in a row; return whether that happened."""
         if self.habits.steps < OBSERVED or self._recordings >= RECORDINGS or self.site.closed:
             return False
         leaves, shape = self.torch.utils._pytree.tree_flatten((args, kwargs))
         kinds = kinds_of(self.torch, leaves, self.recorder.device_type)
         repeated, self._last = kinds is not None and (shape, kinds) == self._last, (shape, kinds)
         if not repeated:
-            self.site.no_effect("no two training calls in a row had inputs that can be recorded")
+            self.site.no_effect("no two training calls in a row had inputs that can be captured")
             return False
         why = why_not_root(self.torch, module, self.recorder.device_type)
         why = why or self._why_not_now()
@@ -216,7 +216,7 @@ class Graphs:
             )
 
     def drop(self) -> None:
-        """Let go of all recordings. Gradients that lie in their memory keep it."""
+        """Drop all captured graphs. Gradients that lie in their memory keep it alive."""
         if not self._is_forked:
             self._let_go()
             self.functions.drop()
@@ -228,7 +228,7 @@ class Graphs:
             gc.freeze()
 
     def _let_go(self) -> None:
-        """Of all that depends on how the root was."""
+        """Drop everything that depends on the state of the root."""
         graphed, self._graphed = self._graphed, None
         self._last = None
         if graphed is not None:

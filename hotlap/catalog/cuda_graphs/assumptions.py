@@ -1,4 +1,4 @@
-"""What a recording takes for granted of a module, checked at each call; and what a forward leaves behind besides."""
+"""What a captured graph assumes of a module, checked at each call, and the side effects of a forward."""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ _training: Any = attrgetter("training")
 
 
 class Assumptions:
-    """The same tensors at the same addresses in the same modules, in the same mode, and the same of all else it reads.
+    """Checks that modules have the same tensors at the same addresses and the same mode, and all else they read too.
 
-    Asked at each step, so without Python's own loops: they take twice as long.
+    The check runs at each step, so it avoids Python loops, which take twice as long.
     """
 
     def __init__(self, torch: Any, module: Any, forward: Any) -> None:
-        self._children = list(module.modules())[1:]  # the root itself may go when the user lets it go
+        self._children = list(module.modules())[1:]  # not the root itself, which the user must be able to free
         modules = module.modules()
-        self._holders = [held for one in modules for held in (one._parameters, one._buffers, one._modules)]
+        self._holders = [
+            held for submodule in modules for held in (submodule._parameters, submodule._buffers, submodule._modules)
+        ]
         self._sizes = list(map(len, self._holders))
-        places = [(held, name, one) for held in self._holders for name, one in held.items()]
+        places = [(held, name, value) for held in self._holders for name, value in held.items()]
         self._places, self._names, self._held = ([place[n] for place in places] for n in range(3))
-        self._tensors = [one for one in self._held if isinstance(one, torch.Tensor)]
+        self._tensors = [value for value in self._held if isinstance(value, torch.Tensor)]
         self._address = torch.Tensor.data_ptr
         self._function = getattr(forward, "__func__", forward)
         self._readings = Readings(torch, module)
         if self._readings.why_not is not None:
             raise EntryDeclined(self._readings.why_not)
         self._mode = self._now(module)
-        self._other, self._times = self._mode, 0  # another mode it was found in, and how many times in a row
+        self._other, self._times = self._mode, 0  # another mode it was seen in, and how many times in a row
 
     def _now(self, module: Any) -> list[Any]:
         tensors = self._tensors
         return [*map(self._address, tensors), *map(_trained, tensors), *map(_training, self._children), module.training]
 
     def check_rehearsed(self) -> None:
-        """After forward has run once."""
+        """Decline if the first run of forward has changed what it reads."""
         if not self._readings.hold():
             changed = self._readings.changed()
             self._readings.put_back()
@@ -65,22 +67,24 @@ class Assumptions:
 
     @property
     def is_over(self) -> bool:
-        """The same modules train in another mode for good: a part was frozen, or is no longer."""
+        """Whether the modules have settled in another mode: a part was frozen or unfrozen."""
         return self._times >= FOR_GOOD
 
     def is_held(self) -> bool:
-        """The same tensors and modules under the same names, and no others."""
+        """Whether the modules hold the same tensors and modules under the same names, and no others."""
         found = map(dict.get, self._places, self._names)
         return list(map(len, self._holders)) == self._sizes and all(map(is_, found, self._held))
 
 
 class Traces:
-    """Attributes of the modules and random streams of the host: a forward that changes them cannot be replayed."""
+    """Remembers module attributes and the host's random streams: a forward that changes them cannot be replayed."""
 
     def __init__(self, torch: Any, module: Any, own_stream: bool) -> None:
         self._torch, self._module = torch, module
         self._own_stream = own_stream  # the device has a random stream of its own
-        self._attributes = [(held, dict(held)) for one in module.modules() for held in (vars(one), one._buffers)]
+        self._attributes = [
+            (held, dict(held)) for submodule in module.modules() for held in (vars(submodule), submodule._buffers)
+        ]
         self._contents = [
             (value, copy.copy(value))
             for _, held in self._attributes
@@ -103,7 +107,7 @@ class Traces:
         return None
 
     def put_back(self) -> None:
-        """The program has not asked for this forward: what it counts or keeps is as if it had not been."""
+        """Undo what this forward counted or stored: the program did not request it."""
         for held, names in self._attributes:
             held.update(names)
             for name in held.keys() - names.keys():
@@ -120,8 +124,8 @@ class Traces:
         return None if numpy is None else numpy.random.get_state()
 
 
-def _same(one: Any, other: Any) -> bool:
-    return one is other or (isinstance(one, PLAIN) and type(one) is type(other) and bool(one == other))
+def _same(value: Any, before: Any) -> bool:
+    return value is before or (isinstance(value, PLAIN) and type(value) is type(before) and bool(value == before))
 
 
 def _holds_the_same(value: Any, before: Any) -> bool:
@@ -137,7 +141,7 @@ def _refill(value: Any, before: Any) -> None:
 
 
 class Snapshot:
-    """Buffers and the device's random stream, as they were before forward was tried."""
+    """A snapshot of the buffers and of the device's random stream, taken before forward is tried."""
 
     def __init__(self, torch: Any, recorder: Any, module: Any) -> None:
         self._torch, self._recorder = torch, recorder
@@ -147,10 +151,10 @@ class Snapshot:
         self._versions = [preserved(buffer) for buffer in buffers if not buffer.is_inference()]
 
     def put_back(self) -> None:
-        """Autograd does not take them for changed: a forward that waits for its backward may have saved them."""
+        """Restore them without raising their versions: a forward that awaits its backward may have saved them."""
         self._recorder.set_random_state(self._random)
         with self._torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)
-        for one in self._versions:
-            one.__exit__(None, None, None)
+        for version in self._versions:
+            version.__exit__(None, None, None)

@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """A graph saves the host's time of issuing kernels: at most what the device idles during them."""
+    """A graph saves the host time spent launching kernels: at most the time for which the device idles meanwhile."""
     if not seen.on_cuda or seen.device is None or any(model.compiled for model in seen.models):
         return None
     issuing = sum(seen.shares.get(phase, 0.0) for phase in (FORWARD, BACKWARD, OPTIMIZER))
@@ -15,5 +15,6 @@ def detect(seen: Observation) -> Expectation | None:
         return None
     launches = seen.device.launches_per_step
     return Expectation(
-        most=most, why=f"{launches:.0f} kernels a step are issued one by one; the device idles {idle:.0%}"
+        most=most,
+        why=f"{launches:.0f} kernels a step are launched one by one; the device is idle {idle:.0%} of the time",
     )

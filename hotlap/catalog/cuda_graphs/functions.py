@@ -1,7 +1,7 @@
-"""The user's own loss function, recorded for each kind of arguments it is called with.
+"""The user's own loss function, captured for each kind of arguments it is called with.
 
-A detector's loss issues a thousand small kernels for a ragged list of targets, and its host time is more than that of
-the model it follows. It is replaced where its modules know it; calls that are not as recorded run as always.
+A detector's loss launches a thousand small kernels for a ragged list of targets and takes more host time than the model
+before it. The function is replaced in the modules that refer to it; calls that match no capture run unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hotlap.catalog.cuda_graphs.watch import NamedFunction, Watch
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 
-WATCHED = 4  # replays of the root, then a step is watched …
-WATCHES = 2  # … so many times, where none was found
-KINDS = 128  # of arguments, each a recording of its own; they share their memory
-MOST_SEEN = 4 * KINDS  # with fewer replays than that, an argument such as a step's number is part of the kind
-FASTER = 0.8  # of the host's time without: below that a recording is worth its place
-TRIED = 8  # replays, before that is asked
+WATCHED = 4  # replays of the root before a step is watched …
+WATCHES = 2  # … at most this many times if no function is found
+KINDS = 128  # kinds of arguments, each with its own capture; they share memory
+MOST_SEEN = 4 * KINDS  # kinds; with fewer replays, an argument such as the step number is part of the kind
+FASTER = 0.8  # of the eager host time: below that a capture is worth its memory
+TRIED = 8  # replays before that is checked
 
 
 class Functions:
@@ -41,7 +41,7 @@ class Functions:
 
     @property
     def why_not(self) -> dict[str, str]:
-        """By function: why it is not replayed."""
+        """Return, by function name, why it is not replayed."""
         return {calls.name: calls.why_not for calls in self._known if calls.why_not is not None}
 
     def root_replayed(self) -> None:
@@ -91,7 +91,7 @@ class Calls:
         self._recorded: dict[Any, RecordedFunction] = {}
         self._seen: set[Any] = set()
         self._shared = SharedMemory(graphs.torch, graphs.recorder)
-        self._plainly = self._replayed = float("inf")  # the host's seconds for a forward, the least that was seen
+        self._plainly = self._replayed = float("inf")  # least host seconds seen for a forward, eager and replayed
         self._replays = 0
         try:
             self._constants = Constants(graphs.torch, place.function)
@@ -116,7 +116,7 @@ class Calls:
         except Exception as error:
             if plainly.func.error is error or self._graphs.site.seams.guard.strict:
                 raise
-            self._give_up(f"recording it failed: {type(error).__name__}: {error}")
+            self._give_up(f"capturing it failed: {type(error).__name__}: {error}")
         return MISSING
 
     def _outcome(self, plainly: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -124,7 +124,7 @@ class Calls:
         leaves, shape = self._torch.utils._pytree.tree_flatten((args, kwargs))
         kinds = kinds_of(self._torch, leaves, self._graphs.recorder.device_type, differentiated=True)
         if kinds is None:
-            raise EntryDeclined("its arguments cannot be recorded")
+            raise EntryDeclined("its arguments cannot be captured")
         self._still_fits()
         key = (str(shape) if kwargs else len(args), tuple(kinds))
         recorded = self._recorded.get(key)
@@ -133,7 +133,7 @@ class Calls:
                 return self._first(key, plainly)
             recorded = self._record(key, args, kwargs)
         if self._shared.under_way:
-            return MISSING  # the numbers of another call wait for their backward
+            return MISSING  # the backward of another call still needs the shared memory
         outcome = recorded(leaves)
         self._replays += 1
         self._replayed = min(self._replayed, time.perf_counter() - begun)
@@ -143,12 +143,12 @@ class Calls:
         if not self._constants.hold():
             raise EntryDeclined("what it reads has changed")
         if len(self._seen) > MOST_SEEN and self._replays < len(self._seen):
-            raise EntryDeclined("its arguments are of another kind at each call")
+            raise EntryDeclined("its arguments are of a different kind at each call")
         if self._replays >= TRIED and self._replayed > FASTER * self._plainly:
             raise EntryDeclined("replaying it takes the host as long as computing it")
 
     def _first(self, key: Any, plainly: Any) -> Any:
-        """Of its kind: as always, and timed."""
+        """Run the first call of its kind eagerly and time it."""
         self._seen.add(key)
         begun = time.perf_counter()
         outcome = plainly()
@@ -158,9 +158,9 @@ class Calls:
     def _record(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedFunction:
         root = self._graphs.graphed
         assert root is not None
-        before = [one._version for one in self._constants.tensors]
+        before = [tensor._version for tensor in self._constants.tensors]
         recorded = RecordedFunction(self._shared, root, self._function, args, kwargs)
-        if before != [one._version for one in self._constants.tensors]:
+        if before != [tensor._version for tensor in self._constants.tensors]:
             recorded.forget()
             raise EntryDeclined("it writes into a tensor that is not an argument")
         self._recorded[key] = recorded
@@ -175,6 +175,6 @@ class Calls:
     def drop(self) -> None:
         recorded, self._recorded = self._recorded, {}
         self._seen.clear()
-        for one in recorded.values():
-            one.forget()
+        for recording in recorded.values():
+            recording.forget()
         self._shared.forget()

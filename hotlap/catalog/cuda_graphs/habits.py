@@ -1,4 +1,4 @@
-"""What the first steps show of the loop: a backward after each forward and one optimizer, or more of them."""
+"""What the first steps show about the loop: a backward after each forward and one optimizer, or more."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ RETAIN, CREATE, INPUTS = 2, 3, 5
 class Habits:
     def __init__(self) -> None:
         self.why_not: str | None = None
-        self.is_several = False  # more than one optimizer, or forward before a backward
+        self.is_several = False  # more than one optimizer, or more than one forward before a backward
         self.scaler = False
-        self.steps = 0  # counted since the root is known
+        self.steps = 0  # counted since the root became known
         self._counting = False
         self._calls = self._backwards = 0
         self._optimizer: Any = lambda: None
@@ -30,16 +30,16 @@ class Habits:
         self._calls += 1
 
     def backward(self, first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether it is a plain one, that fills the gradients of all leaves and keeps no graph."""
+        """Return whether it is a plain backward, which fills the gradients of all leaves and keeps no graph."""
         self._backwards += 1
         if is_plain_backward(first, args, kwargs):
             return True
         if first is None:
             self._found("torch.autograd.grad is used")
         elif _argument(args, kwargs, INPUTS, "inputs") is not None:
-            self._found("backward is asked for some inputs only")
+            self._found("backward is called for some inputs only")
         else:
-            self._found("backward keeps its graph for a second one")
+            self._found("backward retains its graph for a second one")
         return False
 
     def stepped(self, optimizer: Any) -> None:
@@ -53,7 +53,7 @@ class Habits:
 
 
 def is_plain_backward(first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Of all leaves, and keeping no graph. `first` is None of torch.autograd.grad."""
+    """Whether a backward reaches all leaves and keeps no graph. `first` is None for torch.autograd.grad."""
     given = len(args)
     return first is not None and not (
         (args[CREATE] if given > CREATE else kwargs.get("create_graph"))

@@ -1,4 +1,4 @@
-"""What a recording is made for: inputs of one kind, and the tensors it reads them from."""
+"""What a capture is made for: inputs of one kind, and the tensors it reads them from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WIDEST = 16  # bytes that a thread reads at once
 
 
 def kinds_of(torch: Any, leaves: list[Any], device_type: str, differentiated: bool = False) -> list[Any] | None:
-    """None: these cannot be the inputs of a recording. `differentiated`: they may be what a backward leads to."""
+    """Return the kinds of the leaves, or None if they cannot be captured. `differentiated` permits gradients."""
     kinds = _casts(torch, device_type)
     for leaf in leaves:
         if type(leaf) is torch.Tensor:
@@ -25,8 +25,8 @@ def kinds_of(torch: Any, leaves: list[Any], device_type: str, differentiated: bo
 
 
 def _kind(tensor: Any) -> tuple[Any, ...]:
-    """With where it begins: a kernel reads sixteen bytes at once where it can, and dropout then draws in another order.
-    What is recorded reads memory that begins at a multiple of them.
+    """Return the kind of a tensor, with its alignment: a kernel reads sixteen bytes at once where it can, and dropout
+    then draws in another order. A capture reads memory that begins at a multiple of sixteen bytes.
     """
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % WIDEST
 
@@ -36,7 +36,7 @@ def _casts(torch: Any, device_type: str) -> list[Any]:
 
 
 class Inputs:
-    """`differentiated`: a backward may lead to them."""
+    """The tensors that a capture reads. `differentiated` means that a backward may reach them."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class Inputs:
         leaves, self._shape = self._tree.tree_flatten((args, kwargs))
         self._kinds = kinds_of(torch, leaves, device_type, differentiated)
         self._held = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        # Tensors one after the other are what most models take; looking through containers costs ten times as much.
-        self._in_a_row = not kwargs and bool(args) and all(type(one) is torch.Tensor for one in args)
-        self._row = [(_kind(one), one.requires_grad) for one in args] if self._in_a_row else []
-        self._tensors = [n for n, one in enumerate(self._held) if isinstance(one, torch.Tensor)]
+        # Most models take plain positional tensors; flattening containers costs ten times as much.
+        self._in_a_row = not kwargs and bool(args) and all(type(argument) is torch.Tensor for argument in args)
+        self._row = [(_kind(argument), argument.requires_grad) for argument in args] if self._in_a_row else []
+        self._tensors = [n for n, leaf in enumerate(self._held) if isinstance(leaf, torch.Tensor)]
         self._trained = [n for n in self._tensors if leaves[n].requires_grad]
-        self.sources: list[Any] = []  # those that a backward leads to, of the last arguments
+        self.sources: list[Any] = []  # the differentiable tensors of the last arguments
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a backward leads to is a tensor of its own each time, over the held memory."""
+        """Return the arguments of a run. Differentiable ones are new tensors each time, over the same memory."""
         leaves = list(self._held)
         for n in self._trained:
             leaves[n] = leaves[n].detach().requires_grad_()
@@ -68,14 +68,14 @@ class Inputs:
         return args, kwargs
 
     def sources_of(self, leaves: Any) -> list[Any]:
-        """The program's own, of a call that fits."""
+        """Return the program's own differentiable tensors in a matching call."""
         return [leaves[n] for n in self._trained]
 
     def versions(self) -> list[int]:
         return [self._held[n]._version for n in self._tensors]
 
     def fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The leaves of a call, or None where they are of another kind."""
+        """Return the leaves of a call, or None if they are of another kind."""
         if self._in_a_row:
             return args if not kwargs and self._is_the_row(args) else None
         leaves, shape = self._tree.tree_flatten((args, kwargs))
@@ -85,14 +85,14 @@ class Inputs:
         return leaves if kinds == self._kinds else None
 
     def _is_the_row(self, args: tuple[Any, ...]) -> bool:
-        """The same as comparing their kinds, in a third less of the host's time."""
+        """Whether positional tensors match the captured ones; takes a third less host time than comparing kinds."""
         if len(args) != len(self._row):
             return False
         tensor = self._torch.Tensor
-        for one, (kind, is_trained) in zip(args, self._row, strict=True):
-            if type(one) is not tensor or one.requires_grad is not is_trained:
+        for argument, (kind, is_trained) in zip(args, self._row, strict=True):
+            if type(argument) is not tensor or argument.requires_grad is not is_trained:
                 return False
-            if _kind(one) != kind:
+            if _kind(argument) != kind:
                 return False
         return self._kinds is not None and _casts(self._torch, self._device_type) == self._kinds[:2]
 

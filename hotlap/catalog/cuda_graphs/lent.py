@@ -1,4 +1,4 @@
-"""What a replay has computed, given to the program without a copy: few keep it until it is computed again."""
+"""Results of a replay, lent to the program without a copy: few programs keep one until the next replay."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Lent:
-    """One tensor of a recording. Whoever still holds it when it is about to be written again is given a copy then."""
+    """One tensor of a capture. If the program still holds it when it is about to be overwritten, it gets a copy."""
 
     def __init__(self, torch: Any) -> None:
-        # Older builds without CUDA, in which nothing is replayed, do not have it: all is copied.
+        # Older builds without CUDA lack it; nothing is replayed in them, and everything is copied.
         self._count_uses = getattr(torch._C, "_storage_Use_Count", None)
         self._is_looked_into = False
         self._outcome: Any = None
@@ -29,7 +29,7 @@ class Lent:
         return lent
 
     def is_free(self) -> bool:
-        """Whether the memory may be written. Where the program keeps a view of it, it may not, and never again."""
+        """Whether the memory may be overwritten. Once the program keeps a view of it, it never may again."""
         if self._outcome is None:
             return True
         uses, lent = self._uses(), self._lent()
@@ -40,7 +40,7 @@ class Lent:
         return not self._is_looked_into
 
     def _uses(self) -> int:
-        """Of the memory: ours, the program's, and views."""
+        """Count the uses of the memory: ours, the program's, and views."""
         assert self._count_uses is not None
         return int(self._count_uses(self._storage._cdata))
 

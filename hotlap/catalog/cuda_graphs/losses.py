@@ -1,9 +1,9 @@
-"""The loss of the root's output, recorded with its derivative, and the backward that starts from it.
+"""The loss of the root's output, captured with its derivative, and the backward that starts from it.
 
-Of a small model the loss is half of the kernels that are left to issue. It is recorded where torch's loss function is
-called with the very tensor that forward returned. The plain `loss.backward()` then needs no autograd engine: the
-derivative lies where the root's recorded backward reads it. Whatever else is done with the loss goes through autograd,
-with the loss computed once more as it was; where that happens, losses are not replayed any longer.
+For a small model the loss is half of the kernels left to launch. It is captured where torch's loss function is called
+with the very tensor that forward returned. A plain `loss.backward()` then needs no autograd engine: the derivative lies
+where the root's captured backward reads it. Anything else done with the loss goes through autograd, with the loss
+computed once more, eagerly; from then on losses are no longer replayed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Losses:
     def __init__(self, graphs: Whole) -> None:
         self.graphs, self._torch = graphs, graphs.torch
         self._recorded: RecordedLoss | None = None
-        self._last: Any = None  # the kind of the call before
+        self._last: Any = None  # the kind of the previous call
         self._loss: Any = lambda: None  # of this step
         self.why_not: str | None = None
 
@@ -73,7 +73,7 @@ class Losses:
         except Exception as error:
             if self.graphs.site.seams.guard.strict:
                 raise
-            self.why_not = f"recording it failed: {type(error).__name__}: {error}"
+            self.why_not = f"capturing it failed: {type(error).__name__}: {error}"
             self.drop()
             return MISSING
         if loss is not MISSING:
@@ -91,8 +91,8 @@ class Losses:
         return True
 
     def unusual(self) -> None:
-        """It was differentiated through autograd, which costs more with us than without."""
-        self.why_not = "it is not differentiated as it is (a scaled loss, a sum of several)"
+        """Stop replaying: the loss was differentiated through autograd, which costs more with a replay than without."""
+        self.why_not = "it is not differentiated directly (a scaled loss, a sum of several)"
         self.drop()
         self.graphs.tell()
 
@@ -109,7 +109,7 @@ class Losses:
 
 
 class RecordedLoss:
-    """One loss function of the root's recorded output, for one kind of target."""
+    """One captured loss function of the root's output, for one kind of target."""
 
     def __init__(
         self, losses: Losses, root: GraphedRoot, name: str, function: Any, args: tuple[Any, ...], kwargs: Any
@@ -119,39 +119,39 @@ class RecordedLoss:
         self.name, self._function = name, function
         self._grad = unwrap(self._torch.autograd.grad)
         self._inputs = Inputs(self._torch, self._recorder.device_type, args[1:], kwargs)
-        self._casts = root.casts()  # a call that fits has the same
+        self._casts = root.casts()  # a matching call has the same
         self._recording = self._record()
         self._lost = self._autograd_function(losses)
         # What Function.apply does outside of functorch's transforms, where the root is not replayed either.
         self._apply: Any = super(self._torch.autograd.Function, self._lost).apply  # type: ignore[misc]
 
     def _record(self) -> Recording:
-        """Compared with the same done without recording. Host sync, once."""
+        """Capture the loss and compare a replay with an eager run. Host sync, once."""
         upstream = self._root.upstream
         try:
             loss = self._recorder.here(self._work)
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
-            raise EntryDeclined("it waits for a value of the device") from error
+            raise EntryDeclined("it waits for a value from the device") from error
         reference = [loss.clone(), upstream.clone()]
         self._recorder.aside(self._work)
         recording = self._recorder.record(self._work)
         upstream.zero_()
         recording.replay()
         if not all(near(self._torch, *pair) for pair in zip([recording.outcome, upstream], reference, strict=True)):
-            raise EntryDeclined("a replay gives another loss")
+            raise EntryDeclined("a replay gives a different loss")
         return recording
 
     def _work(self) -> Any:
-        """The loss, and its derivative written where the root's backward reads it."""
+        """Return the loss, and write its derivative where the root's backward reads it."""
         rest, named = self._inputs.arguments()
         with self._torch.enable_grad():
             output = self._root.static_output.detach().requires_grad_()
             with self._root.own_casts():
                 loss = self._function(output, *rest, **named)
             if loss.dim() or not loss.requires_grad:
-                raise EntryDeclined("it is not one number that depends on the output")
+                raise EntryDeclined("it is not a single number that depends on the output")
             (gradient,) = self._grad([loss], [output])
         self._root.upstream.copy_(gradient)
         return loss.detach()
@@ -165,7 +165,7 @@ class RecordedLoss:
         return self._apply(args[0], partial(self._once_more, args, kwargs))
 
     def _once_more(self, args: tuple[Any, ...], kwargs: dict[str, Any], upstream: Any) -> Any:
-        """The derivative as autograd would have found it."""
+        """Return the derivative as autograd would have computed it."""
         with self._torch.enable_grad(), self._root.casting(*self._casts):
             output = args[0].detach().requires_grad_()
             loss = self._function(output, *args[1:], **kwargs)

@@ -1,8 +1,8 @@
-"""Several models, or one that is called several times before a backward: each call has a recording of its own.
+"""Several models, or one that is called several times before a backward: each call has a capture of its own.
 
-A generator and its discriminator, a pair of networks, a model that sees two views of a batch: each recording stands for
-one call from its forward to its backward, and what is under way is not replayed before that. Derivatives go through
-autograd, which adds up what several calls of a model give.
+Examples are a generator and its discriminator, a pair of networks, a model that sees two views of a batch. Each capture
+serves one call from its forward to its backward, and is not replayed again before that. Derivatives go through
+autograd, which adds up those of several calls of a model.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hotlap.catalog.cuda_graphs.rules import Differs, why_not_root
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 
-SEEN = 3  # calls of a kind, then it is recorded
-AT_ONCE = 4  # recordings of a kind: so many calls may wait for their backward
-MOST = 12  # recordings of a model in all: each holds its activations
-MOST_KINDS = 64  # that are told apart; a model called in more ways is not recorded any more
+SEEN = 3  # calls of a kind before it is captured
+AT_ONCE = 4  # captures of a kind: this many calls may await their backward
+MOST = 12  # captures of a model in all: each holds its activations
+MOST_KINDS = 64  # kinds told apart; a model called in more ways is no longer captured
 
 
 class Models:
@@ -39,25 +39,25 @@ class Models:
 
     @property
     def recorded(self) -> int:
-        return sum(len(one.recordings) for one in self._held.values())
+        return sum(len(model.recordings) for model in self._held.values())
 
     @property
     def why_not(self) -> str | None:
-        """Where none of them can be recorded."""
-        reasons = [one.why_not for one in self._held.values()]
+        """Return a reason if none of the models can be captured, else None."""
+        reasons = [model.why_not for model in self._held.values()]
         return reasons[0] if reasons and all(reasons) else None
 
     def __str__(self) -> str:
-        told = [str(one) for one in self._held.values() if one.recordings or one.why_not is not None]
-        return "; ".join(told)
+        reported = [str(model) for model in self._held.values() if model.recordings or model.why_not is not None]
+        return "; ".join(reported)
 
     def drop(self) -> None:
-        for one in self._held.values():
-            one.drop()
+        for model in self._held.values():
+            model.drop()
 
 
 class Model:
-    """The calls of one of them."""
+    """The calls of one model."""
 
     def __init__(self, graphs: Whole, module: Any, gone: Any) -> None:
         self._graphs, self._torch = graphs, graphs.torch
@@ -68,7 +68,7 @@ class Model:
 
         self._module, self._name = weakref.ref(module, let_go), type(module).__name__
         self._seen: Counter[Any] = Counter()
-        self._kinds: dict[int, Any] = {}  # what each recording was made for
+        self._kinds: dict[int, Any] = {}  # what each capture was made for
         self._made = 0
         self.recordings: list[GraphedRoot] = []
         self.why_not: str | None = None
@@ -79,14 +79,14 @@ class Model:
     def __str__(self) -> str:
         if self.why_not is not None:
             return f"{self._name} stays eager ({self.why_not})"
-        return f"forward and backward of {self._name} ({len(self.recordings)} recordings)"
+        return f"forward and backward of {self._name} ({len(self.recordings)} captured)"
 
     def __call__(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What forward would return, or MISSING where this call is not replayed. Raises Differs."""
+        """Return what forward would, or MISSING if this call is not replayed. Raises Differs."""
         if self.why_not is not None:
             return MISSING
-        for one in self.recordings:
-            if (found := one(module, forward, args, kwargs)) is not MISSING:
+        for graphed in self.recordings:
+            if (found := graphed(module, forward, args, kwargs)) is not MISSING:
                 return found
         try:
             recording = self._recorded(module, forward, args, kwargs)
@@ -105,12 +105,12 @@ class Model:
         kinds = kinds_of(torch, leaves, kind, differentiated=True)
         if kinds is None or self._made >= MOST or len(self._seen) >= MOST_KINDS or torch.is_anomaly_enabled():
             return None
-        trained = tuple(one.requires_grad for one in module.parameters())
+        trained = tuple(parameter.requires_grad for parameter in module.parameters())
         key = (str(shape), tuple(kinds), trained)
         self._seen[key] += 1
-        if self._seen[key] < SEEN or sum(one == key for one in self._kinds.values()) >= AT_ONCE:
+        if self._seen[key] < SEEN or sum(recorded_key == key for recorded_key in self._kinds.values()) >= AT_ONCE:
             return None
-        leads_through = any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves)
+        leads_through = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
         if not leads_through and not any(trained):
             return None
         if (why := why_not_root(torch, module, kind, leads_through)) is not None:
@@ -125,5 +125,5 @@ class Model:
     def drop(self) -> None:
         recordings, self.recordings = self.recordings, []
         self._kinds.clear()
-        for one in recordings:
-            one.forget()
+        for recording in recordings:
+            recording.forget()

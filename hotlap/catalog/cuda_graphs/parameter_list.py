@@ -1,7 +1,7 @@
-"""What `root.parameters()` gives, without the walk through all modules that it takes at each step.
+"""What `root.parameters()` yields, without walking through all modules at each step.
 
-A program clips `model.parameters()`: a generator, made for this call. Where torch's own code would run in it, over
-modules that are as they were, its outcome is known.
+A program clips `model.parameters()`, a generator made for that call. If it would run torch's own code over unchanged
+modules, its outcome is already known.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class ParameterList:
         self._parameters = list(module.parameters()) if _walks_as_torch(torch.nn.Module, module) else None
 
     def of(self, given: Any, module: Any) -> list[Any] | None:
-        """None: it is something else than the parameters of this module, or nobody knows what."""
+        """Return the parameters if `given` is surely an unread `parameters()` generator of this module, else None."""
         if self._parameters is None or getattr(given, "gi_code", None) is not self._code:
             return None
         if inspect.getgeneratorstate(given) != inspect.GEN_CREATED:
             return None
-        asked = given.gi_frame.f_locals
-        if asked["self"] is not module or asked["recurse"] is not True:
+        call = given.gi_frame.f_locals
+        if call["self"] is not module or call["recurse"] is not True:
             return None
-        given.close()  # as one that was read to its end
+        given.close()  # as if it had been read to its end
         return self._parameters
 
     def forget(self) -> None:
@@ -36,7 +36,7 @@ class ParameterList:
 def _walks_as_torch(base: Any, module: Any) -> bool:
     own = [getattr(base, name) for name in WALKS]
     return all(
-        getattr(type(one), name) is function and name not in vars(one)
-        for one in module.modules()
+        getattr(type(submodule), name) is function and name not in vars(submodule)
+        for submodule in module.modules()
         for name, function in zip(WALKS, own, strict=True)
     )

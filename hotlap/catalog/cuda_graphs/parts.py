@@ -1,4 +1,4 @@
-"""What the parts of this entry see of the whole."""
+"""What the other classes of this entry see of `Graphs`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Whole(Protocol):
     def graphed(self) -> GraphedRoot | None: ...
 
     def parameters_of_root(self, given: Any) -> list[Any] | None:
-        """In a list, where what is given is `parameters()` of the root."""
+        """Return the parameters in a list if `given` is an unread `parameters()` generator of the root, else None."""
         ...
 
     def tell(self) -> None: ...

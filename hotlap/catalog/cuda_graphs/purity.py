@@ -1,7 +1,7 @@
-"""Whether a function of the user's may be replayed: it computes with its arguments and with constants, nothing else.
+"""Whether a function of the user's may be replayed: it must compute with its arguments and constants, nothing else.
 
-Read from its bytecode and from that of the functions it calls; nothing is run. What is not known to be harmless is
-refused.
+This is read from its bytecode and from that of the functions it calls; nothing is run. Whatever is not known to be
+harmless is refused.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ HARMLESS = frozenset(
 )
 LEAVE_BEHIND = {
     "STORE_GLOBAL": "sets a global variable", "DELETE_GLOBAL": "deletes a global variable",
-    "STORE_ATTR": "sets an attribute", "DELETE_ATTR": "deletes an attribute", "IMPORT_NAME": "imports",
-    "LOAD_NAME": "looks names up at run time", "LOAD_BUILD_CLASS": "makes a class",
+    "STORE_ATTR": "sets an attribute", "DELETE_ATTR": "deletes an attribute", "IMPORT_NAME": "imports a module",
+    "LOAD_NAME": "looks names up at run time", "LOAD_BUILD_CLASS": "defines a class",
 }  # fmt: skip
-# Attributes of tensors or of torch that reach beyond the numbers that are computed.
+# Attributes of tensors or of torch whose effects reach beyond the computed numbers.
 REACH_OUT = frozenset(
     "backward data load manual_seed register_hook retain_grad save seed set_default_device set_default_dtype "
     "set_num_threads set_rng_state use_deterministic_algorithms".split()
@@ -34,7 +34,7 @@ GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 
 class Constants:
-    """What a function and those it calls read besides their arguments, as it was when they were read."""
+    """A snapshot of what a function and those it calls read besides their arguments."""
 
     def __init__(self, torch: Any, function: FunctionType) -> None:
         self._torch = torch
@@ -42,14 +42,14 @@ class Constants:
         self._functions: list[tuple[FunctionType, CodeType]] = []
         self.tensors: list[Any] = []
         self._read(function)
-        self._addresses = [one.data_ptr() for one in self.tensors]
+        self._addresses = [tensor.data_ptr() for tensor in self.tensors]
 
     def hold(self) -> bool:
-        """Whether all of it is what it was. The numbers in a tensor may change: a replay reads them where they lie."""
+        """Whether all of it is unchanged. The numbers in a tensor may change: a replay reads them in place."""
         return (
             all([names.get(name) is value for names, name, value in self._held])  # noqa: C419 a list is faster
             and all([function.__code__ is code for function, code in self._functions])  # noqa: C419
-            and [one.data_ptr() for one in self.tensors] == self._addresses
+            and [tensor.data_ptr() for tensor in self.tensors] == self._addresses
         )
 
     def _read(self, function: FunctionType) -> None:
@@ -58,7 +58,7 @@ class Constants:
         self._functions.append((function, function.__code__))
         name = function.__name__
         if function.__closure__:
-            raise EntryDeclined(f"{name} uses variables of the function around it")
+            raise EntryDeclined(f"{name} uses variables of its enclosing function")
         if function.__code__.co_flags & GENERATES:
             raise EntryDeclined(f"{name} is a generator")
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
@@ -96,7 +96,7 @@ class Constants:
 
     def _member(self, name: str, module: ModuleType, word: str) -> Any:
         if word not in vars(module):
-            raise EntryDeclined(f"{name} uses {module.__name__}.{word}, which is not there")
+            raise EntryDeclined(f"{name} uses {module.__name__}.{word}, which does not exist")
         return self._taken(f"{module.__name__}.{word} of {name}", vars(module), word)
 
     def _taken(self, what: str, names: dict[str, Any], word: str) -> Any:
@@ -105,7 +105,7 @@ class Constants:
         return self._check(what, value)
 
     def _check(self, what: str, value: Any) -> Any:
-        """The module, where it is one of the user's, whose members are to be looked at; else None."""
+        """Return the value if it is a module of the user's, whose members are still to be checked; else None."""
         if isinstance(value, ModuleType):
             return None if value is math or self._is_torch(value.__name__) else value
         if isinstance(value, FunctionType):
@@ -113,7 +113,7 @@ class Constants:
                 self._read(value)
         elif isinstance(value, self._torch.Tensor):
             if type(value) is not self._torch.Tensor or value.requires_grad:
-                raise EntryDeclined(f"{what} is trained, or a tensor of a kind of its own")
+                raise EntryDeclined(f"{what} is trained, or is a tensor subclass")
             self.tensors.append(value)
         elif not self._is_constant(value):
             raise EntryDeclined(f"{what} is {type(value).__name__}, which may hold or do anything")
@@ -122,7 +122,7 @@ class Constants:
     def _is_constant(self, value: Any) -> bool:
         torch = self._torch
         if isinstance(value, tuple | frozenset):
-            return all(self._is_constant(one) for one in value)
+            return all(self._is_constant(element) for element in value)
         if isinstance(value, BuiltinFunctionType):
             places = (math, torch, torch.nn.functional, torch._C._nn, torch.special, torch.linalg, torch.fft)
             return any(getattr(place, value.__name__, None) is value for place in places)

@@ -1,4 +1,4 @@
-"""A function's forward and backward, recorded for one kind of arguments."""
+"""A function's forward and backward, captured for one kind of arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class SharedMemory:
-    """What the recordings of one function have in common: memory. So one of them is at work at a time."""
+    """The memory that all captures of one function share, so that only one of them is in use at a time."""
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         self.torch, self.recorder = torch, recorder
@@ -25,7 +25,7 @@ class SharedMemory:
 
     @property
     def under_way(self) -> bool:
-        """From a forward to its backward: the recorded activations are in use."""
+        """Whether a forward still awaits its backward, so that the captured activations are in use."""
         turn = self.turn()
         return turn is not None and not turn.over
 
@@ -55,11 +55,11 @@ class RecordedFunction:
         self._tree, self._grad = shared.torch.utils._pytree, unwrap(shared.torch.autograd.grad)
         self._root, self._work = root, function
         leaves, self._shape = self._tree.tree_flatten((args, kwargs))
-        tensors = [(n, one) for n, one in enumerate(leaves) if isinstance(one, self._torch.Tensor)]
-        self._held = {n: shared.input(n, one) for n, one in tensors}
-        self._trained = [n for n, one in tensors if one.requires_grad]
+        tensors = [(n, leaf) for n, leaf in enumerate(leaves) if isinstance(leaf, self._torch.Tensor)]
+        self._held = {n: shared.input(n, tensor) for n, tensor in tensors}
+        self._trained = [n for n, tensor in tensors if tensor.requires_grad]
         self._upstream: dict[int, Any] = {}
-        self._leaves = [None if n in self._held else one for n, one in enumerate(leaves)]
+        self._leaves = [None if n in self._held else leaf for n, leaf in enumerate(leaves)]
         random = self._recorder.random_state()
         try:
             self._take(dict(tensors))
@@ -72,20 +72,19 @@ class RecordedFunction:
     def is_for(self, shape: Any) -> bool:
         return bool(shape == self._shape)
 
-    # Recording
-
+    # Capturing
     def _record(self, random: Any) -> None:
-        """Compared with the same done without recording. Host sync, once."""
+        """Capture the function and compare a replay with an eager run. Host sync, once."""
         torch, recorder = self._torch, self._recorder
-        versions = [one._version for one in self._held.values()]
+        versions = [tensor._version for tensor in self._held.values()]
         host = torch.get_rng_state()
         try:
             reference = recorder.here(self._once)
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
-            raise EntryDeclined("it waits for a value of the device") from error
-        if versions != [one._version for one in self._held.values()]:
+            raise EntryDeclined("it waits for a value from the device") from error
+        if versions != [tensor._version for tensor in self._held.values()]:
             raise EntryDeclined("it writes into its arguments")
         if recorder.device_type != "cpu" and not torch.equal(host, torch.get_rng_state()):
             raise EntryDeclined("it draws random numbers on the host")
@@ -94,7 +93,9 @@ class RecordedFunction:
         if self._shared.pool is None:
             self._shared.pool = recorder.new_pool()
         self._forward, self._back = recorder.record_both(self._run, self._backward, self._shared.pool)
-        self._outputs = [one.detach() if isinstance(one, torch.Tensor) else one for one in self._forward.outcome]
+        self._outputs = [
+            output.detach() if isinstance(output, torch.Tensor) else output for output in self._forward.outcome
+        ]
         self._gradients = self._back.outcome
         self._forward, self._back = self._forward._replace(outcome=None), self._back._replace(outcome=None)
         recorder.set_random_state(random)
@@ -104,12 +105,12 @@ class RecordedFunction:
         if not all(self._alike(*pair) for pair in zip(found, reference, strict=True)):
             self._forward.forget()
             self._back.forget()
-            raise EntryDeclined("a replay gives other results")
+            raise EntryDeclined("a replay gives different results")
 
-    def _alike(self, one: Any, other: Any) -> bool:
-        if isinstance(one, self._torch.Tensor) or isinstance(other, self._torch.Tensor):
-            return near(self._torch, one, other)
-        return bool(one == other)
+    def _alike(self, result: Any, reference: Any) -> bool:
+        if isinstance(result, self._torch.Tensor) or isinstance(reference, self._torch.Tensor):
+            return near(self._torch, result, reference)
+        return bool(result == reference)
 
     def _once(self) -> list[Any]:
         outputs = self._run()
@@ -117,14 +118,14 @@ class RecordedFunction:
             self._upstream = {n: self._torch.ones_like(outputs[n]) for n in self._differentiable}
         gradients = self._backward(outputs)
         tensor = self._torch.Tensor
-        return [one.detach().clone() if isinstance(one, tensor) else one for one in (*outputs, *gradients)]
+        return [value.detach().clone() if isinstance(value, tensor) else value for value in (*outputs, *gradients)]
 
     def _run(self) -> list[Any]:
-        """On tensors of its own over the held memory: what autograd keeps of them belongs to this run."""
+        """Run on new tensors over the same memory, so that what autograd keeps of them belongs to this run."""
         with self._torch.enable_grad():
-            given = {n: one.detach().requires_grad_(n in self._trained) for n, one in self._held.items()}
+            given = {n: tensor.detach().requires_grad_(n in self._trained) for n, tensor in self._held.items()}
             args, kwargs = self._tree.tree_unflatten(
-                [given.get(n, one) for n, one in enumerate(self._leaves)], self._shape
+                [given.get(n, leaf) for n, leaf in enumerate(self._leaves)], self._shape
             )
             with self._root.own_casts():
                 outputs, self._outputs_shape = self._tree.tree_flatten(self._work(*args, **kwargs))
@@ -133,17 +134,17 @@ class RecordedFunction:
         return outputs  # type: ignore[no-any-return]
 
     def _check(self, outputs: list[Any], given: dict[int, Any]) -> None:
-        torch, taken = self._torch, {one.untyped_storage().data_ptr() for one in given.values()}
-        for one in outputs:
-            if isinstance(one, torch.Tensor):
-                if type(one) is not torch.Tensor or one.device.type != self._recorder.device_type:
-                    raise EntryDeclined("it returns a tensor that is not on the GPU, or of a kind of its own")
-                if one.untyped_storage().data_ptr() in taken:
+        torch, taken = self._torch, {argument.untyped_storage().data_ptr() for argument in given.values()}
+        for output in outputs:
+            if isinstance(output, torch.Tensor):
+                if type(output) is not torch.Tensor or output.device.type != self._recorder.device_type:
+                    raise EntryDeclined("it returns a tensor that is not on the GPU, or a tensor subclass")
+                if output.untyped_storage().data_ptr() in taken:
                     raise EntryDeclined("it returns its arguments, or a part of them")
-            elif not isinstance(one, PLAIN):
-                raise EntryDeclined(f"it returns {type(one).__name__}, which may hold anything")
+            elif not isinstance(output, PLAIN):
+                raise EntryDeclined(f"it returns {type(output).__name__}, which may hold anything")
         self._differentiable = [
-            n for n, one in enumerate(outputs) if isinstance(one, torch.Tensor) and one.requires_grad
+            n for n, output in enumerate(outputs) if isinstance(output, torch.Tensor) and output.requires_grad
         ]
         if not self._differentiable or not self._trained:
             raise EntryDeclined("it returns nothing to differentiate")
@@ -154,8 +155,8 @@ class RecordedFunction:
         found = self._grad(trained, sources, list(self._upstream.values()), allow_unused=True)
         self._given = {}
         return [
-            None if one is None else self._shared.gradient(n, self._held[n]).copy_(one)
-            for n, one in zip(self._trained, found, strict=True)
+            None if gradient is None else self._shared.gradient(n, self._held[n]).copy_(gradient)
+            for n, gradient in zip(self._trained, found, strict=True)
         ]
 
     # Replaying
@@ -163,13 +164,13 @@ class RecordedFunction:
     def __call__(self, leaves: list[Any]) -> Any:
         self._take({n: leaves[n] for n in self._held})
         replayed = iter(self._apply(*(leaves[n] for n in self._trained)))
-        outputs = [next(replayed) if isinstance(one, self._torch.Tensor) else one for one in self._outputs]
+        outputs = [next(replayed) if isinstance(output, self._torch.Tensor) else output for output in self._outputs]
         return self._tree.tree_unflatten(outputs, self._outputs_shape)
 
     def _take(self, tensors: dict[int, Any]) -> None:
         with self._torch.no_grad():
-            for n, one in tensors.items():
-                self._held[n].copy_(one)
+            for n, tensor in tensors.items():
+                self._held[n].copy_(tensor)
 
     def _autograd_function(self) -> Any:
         recorded, torch, shared = self, self._torch, self._shared
@@ -181,8 +182,10 @@ class RecordedFunction:
                 ctx.turn = turn = Turn()
                 shared.turn = weakref.ref(turn)
                 recorded._forward.replay()
-                copies = {n: one.clone() for n, one in enumerate(recorded._outputs) if isinstance(one, torch.Tensor)}
-                ctx.mark_non_differentiable(*(one for n, one in copies.items() if n not in recorded._differentiable))
+                copies = {
+                    n: output.clone() for n, output in enumerate(recorded._outputs) if isinstance(output, torch.Tensor)
+                }
+                ctx.mark_non_differentiable(*(copy for n, copy in copies.items() if n not in recorded._differentiable))
                 return tuple(copies.values())
 
             @staticmethod
@@ -194,15 +197,15 @@ class RecordedFunction:
         return Replayed
 
     def _derivative(self, upstream: tuple[Any, ...]) -> tuple[Any, ...]:
-        tensors = [n for n, one in enumerate(self._outputs) if isinstance(one, self._torch.Tensor)]
+        tensors = [n for n, output in enumerate(self._outputs) if isinstance(output, self._torch.Tensor)]
         given = dict(zip(tensors, upstream, strict=True))
         for n, held in self._upstream.items():
             held.zero_() if given[n] is None else held.copy_(given[n])
         self._back.replay()
-        return tuple(None if one is None else one.clone() for one in self._gradients)
+        return tuple(None if gradient is None else gradient.clone() for gradient in self._gradients)
 
     def forget(self) -> None:
-        """Give the memory back, unless a backward is still to come: it then goes when that graph does."""
+        """Free the memory, unless a backward is still to come: then it is freed along with that graph."""
         if not self._shared.under_way:
             self._forward.forget()
             self._back.forget()

@@ -1,4 +1,4 @@
-"""Recording work on the device once and replaying it: the only place that knows CUDA's graphs."""
+"""Capturing work on the device once and replaying it: the only file that uses torch's CUDA graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Work = Callable[[], Any]
 
 
 class Recording(NamedTuple):
-    outcome: Any  # tensors that each replay writes anew
+    outcome: Any  # tensors that each replay overwrites
     replay: Callable[[], None]
     forget: Callable[[], None]
 
@@ -22,21 +22,21 @@ class Recorder(Protocol):
     device_type: str
 
     def here(self, work: Work) -> Any:
-        """The work done without recording. An attempt to wait for the device is an error."""
+        """Do the work without capturing it. An attempt to wait for the device is an error."""
 
     def aside(self, work: Work) -> Any:
-        """The work done without recording, where it will be recorded."""
+        """Do the work without capturing it, on the stream that will capture it."""
 
     def record(self, work: Work) -> Recording:
-        """The work recorded, not done."""
+        """Capture the work without doing it."""
 
     def new_pool(self) -> Any:
-        """Memory for recordings of which only one is at work at a time."""
+        """Return a memory pool for captures of which only one is in use at a time."""
 
     def record_both(
         self, forward: Work, backward: Callable[[Any], Any], pool: Any = None
     ) -> tuple[Recording, Recording]:
-        """forward() and backward(its outcome), always replayed in this order, in the same memory."""
+        """Capture forward() and backward(its outcome), always replayed in this order, in the same memory."""
 
     def random_state(self) -> Any: ...
 
@@ -52,7 +52,7 @@ class CudaRecorder:
 
     @property
     def _own_stream(self) -> Any:
-        """One for all: a backward runs on the stream of its forward, which must be the one that captures."""
+        """The one stream of all captures: a backward runs on its forward's stream, which must be the capturing one."""
         if self._stream is None:
             self._stream = self._torch.cuda.Stream()
         return self._stream
@@ -66,7 +66,7 @@ class CudaRecorder:
             self._set_debug_mode(before)
 
     def aside(self, work: Work) -> Any:
-        """On a stream of its own, as a capture will be: libraries set themselves up per stream."""
+        """Do the work on the capture stream: libraries set themselves up per stream."""
         cuda = self._torch.cuda
         stream, here = self._own_stream, cuda.current_stream()
         stream.wait_stream(here)
@@ -101,10 +101,10 @@ class CudaRecorder:
 
     @contextmanager
     def _capturing(self, graph: Any, pool: Any) -> Iterator[None]:
-        """Other threads go on: a loader's thread pins memory, which a capture of all threads would forbid.
+        """Capture this thread alone: a loader's thread pins memory, which a capture of all threads would forbid.
 
-        The outer stream context restores the user's stream also where ending a failed capture raises. A failed capture
-        leaves the random stream as one that is being captured, where nothing else can draw: it gets its old state.
+        The outer stream context restores the user's stream even if ending a failed capture raises. A failed capture
+        leaves the random generator in capture mode, in which nothing else can draw, so its old state is restored.
         """
         cuda, stream = self._torch.cuda, self._own_stream
         generator = cuda.default_generators[cuda.current_device()]

@@ -1,4 +1,4 @@
-"""When graphs must not be used. Each rule gives the reason, or None."""
+"""Rules on when graphs must not be used. Each returns the reason, or None."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ GLOBAL_HOOKS = (
 
 
 class Differs(EntryDeclined):
-    """What was replayed so far may have been wrong."""
+    """Raised when a replay differs from the model: what was replayed so far may have been wrong."""
 
 
 def why_not_root(torch: Any, module: Any, device_type: str, is_differentiated: bool = False) -> str | None:
-    """`is_differentiated`: a backward leads through it, so that it need not be trained itself."""
+    """Return why this root cannot be captured. `is_differentiated` means that a backward passes through it, so that it
+    need not be trained itself.
+    """
     name = type(module).__name__
     if is_compiled(module) or any(is_compiled(child) for child in module.modules()):
         return f"{name} is compiled"
@@ -31,19 +33,19 @@ def why_not_root(torch: Any, module: Any, device_type: str, is_differentiated: b
     if is_wrapper(module) or (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return "the training is spread over several devices or processes"
     parameters = list(module.parameters())
-    places = {one.device for one in (*parameters, *module.buffers())}
+    places = {tensor.device for tensor in (*parameters, *module.buffers())}
     if len(places) != 1 or next(iter(places)).type != device_type:
         return f"{name} is on {', '.join(sorted(map(str, places)))}, not on one GPU"
     if device_type == "cuda" and next(iter(places)).index != torch.cuda.current_device():
         return f"{name} is on {next(iter(places))}, which is not the current GPU"
     if not is_differentiated and not any(parameter.requires_grad for parameter in parameters):
         return f"{name} has no parameter that is trained"
-    if any(type(one) not in (torch.Tensor, torch.nn.Parameter) for one in (*parameters, *module.buffers())):
-        return f"{name} holds tensors of a kind of their own"
+    if any(type(tensor) not in (torch.Tensor, torch.nn.Parameter) for tensor in (*parameters, *module.buffers())):
+        return f"{name} holds tensor subclasses"
     if any(buffer.requires_grad for buffer in module.buffers()):
         return f"a buffer of {name} is trained"
     if any(isinstance(child, torch.nn.RNNBase) and child.dropout for child in module.modules()):
-        return "dropout between recurrent layers draws from a stream of cuDNN's own, which cannot be put back"
+        return "dropout between recurrent layers draws from cuDNN's own random stream, which cannot be restored"
     return _why_not_hooks(torch, module)
 
 
@@ -62,7 +64,7 @@ def _why_not_hooks(torch: Any, module: Any) -> str | None:
 
 
 def has_own_hooks(torch: Any, module: Any) -> bool:
-    """Hooks that run around the root's forward, so that it must be called as a module."""
+    """Whether hooks run around the root's forward, so that it must be called as a module."""
     everywhere = torch.nn.modules.module
     return bool(
         module._forward_hooks
@@ -73,11 +75,11 @@ def has_own_hooks(torch: Any, module: Any) -> bool:
 
 
 def why_not_optimizer(torch: Any, optimizer: Any) -> str | None:
-    """A replayed step must be the user's step to the bit, so only where the step's arithmetic is all on the device."""
+    """Return why a step cannot be replayed to the bit: all of its arithmetic must be on the device."""
     kind, name = type(optimizer), type(optimizer).__name__
     groups = optimizer.param_groups
     if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
-        return f"{name} is none of SGD, Adam and AdamW"
+        return f"{name} is not SGD, Adam or AdamW"
     if kind is not torch.optim.SGD and not all(group.get("fused") for group in groups):
         return f"{name} is not fused and counts its steps on the host (see fused-optimizer)"
     if any(group.get("differentiable") for group in groups):

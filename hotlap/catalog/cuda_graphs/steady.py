@@ -1,4 +1,4 @@
-"""Small work on the device, done the same way at each step: an optimizer's step, a clipping of gradients."""
+"""Small work on the device, done the same way at each step: an optimizer's step, the clipping of gradients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _gradient: Any = attrgetter("grad")
 
 
 class Steady:
-    """Recorded once it was asked for twice in the same way, and replayed for as long as it stays that way.
+    """Captures work once it is requested twice with the same key, and replays it for as long as the key stays the same.
 
-    The key holds all that the recording took for granted: addresses, and every number that is part of it. A number
-    that changes now and then (a learning rate by epoch) is recorded anew; the more often, the longer it must stay.
+    The key holds all that the capture assumes: addresses, and every number that is part of it. After a number changes
+    (a learning rate by epoch), the work is captured again; the more often it changes, the longer it must first stay.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -40,11 +40,11 @@ class Steady:
         if key is not self._key:
             if key != self._key:
                 return False
-            self._key = key  # asked again with this very key, it is not compared once more
+            self._key = key  # the same object is not compared a second time
         return True
 
     def ready(self, key: Any) -> bool:
-        """To be asked once for each time the work is due; where it is not ready, the work is done without us."""
+        """Return whether to replay, else the work runs eagerly. Call it once each time the work is due."""
         if self.is_for(key):
             return True
         self._repeated = self._repeated + 1 if key == self._last else 0
@@ -72,12 +72,12 @@ class Steady:
 
 
 def state_of(optimizer: Any) -> list[Any]:
-    """What it keeps for its parameters: moments, counts of steps."""
-    return [one for state in optimizer.state.values() for one in state.values()]
+    """Return what the optimizer keeps for its parameters: averages of gradients, step counts."""
+    return [value for state in optimizer.state.values() for value in state.values()]
 
 
 def key_of_step(torch: Any, optimizer: Any) -> list[Any]:
-    """With what a recording holds on to by `state_of`: as long as it does, no other object has the same id."""
+    """Return the key of a step. Its ids are unique, since a capture holds what `state_of` returns."""
     key: list[Any] = [id(optimizer), *map(id, state_of(optimizer))]
     for group in optimizer.param_groups:
         for name, value in group.items():
@@ -89,16 +89,16 @@ def key_of_step(torch: Any, optimizer: Any) -> list[Any]:
 
 
 def addresses(torch: Any, parameters: list[Any]) -> list[int]:
-    """Of the parameters, then of their gradients."""
+    """Return the addresses of the parameters, then of their gradients."""
     address, gradients = torch.Tensor.data_ptr, list(map(_gradient, parameters))
     try:
         return [*map(address, parameters), *map(address, gradients)]
     except TypeError:  # one has no gradient
-        return [*map(address, parameters), *(0 if one is None else address(one) for one in gradients)]
+        return [*map(address, parameters), *(0 if gradient is None else address(gradient) for gradient in gradients)]
 
 
 def step_of(torch: Any, optimizer: Any) -> Callable[[], None]:
-    """The bare step: neither hooks nor a scheduler's count, which run around it in any case."""
+    """Return the bare step, without the hooks and the scheduler's count, which run around it in any case."""
     bare = unwrap(type(optimizer).step)
 
     def work() -> None:
@@ -110,7 +110,7 @@ def step_of(torch: Any, optimizer: Any) -> Callable[[], None]:
 
 @contextmanager
 def _capturable(optimizer: Any) -> Iterator[None]:
-    """Torch asks for this flag while recording. Of a fused step and of SGD it changes nothing else."""
+    """Set the flag that torch requires while capturing. It changes nothing else in a fused step or in SGD."""
     groups = [group for group in optimizer.param_groups if "capturable" in group]
     before = [group["capturable"] for group in groups]
     for group in groups:

@@ -1,7 +1,7 @@
 """The optimizer's step and the clipping of gradients, replayed while the root's backward is.
 
-Gradients then lie at the same addresses at each step. Where they do not (a last batch of another size), where a number
-of the optimizer changed, or where its state was loaded anew, the key differs and the step is made as it was.
+Gradients then lie at the same addresses at each step. If they do not (a last batch of another size), if a number of the
+optimizer changed, or if its state was loaded again, the key differs and the step runs eagerly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLIP_ARGUMENTS = ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "
 
 @dataclass
 class RecordedStep:
-    """Of one optimizer."""
+    """The captured step of one optimizer."""
 
     steady: Steady
     name: str
@@ -46,7 +46,7 @@ class StepReplay:
         self._around_hooks: dict[type, bool] = {}
 
     def begin(self) -> None:
-        """Before optimizers are made where possible: a learning-rate scheduler keeps the step it finds."""
+        """Replace the step, if possible before optimizers are made: a scheduler keeps the step it finds."""
         site, optim = self._graphs.site, self._torch.optim
         for kind in (optim.SGD, optim.Adam, optim.AdamW):
             if "step" in vars(kind):
@@ -56,8 +56,8 @@ class StepReplay:
             site.replace(owner, CLIP, self._clipped)
 
     def drop(self) -> None:
-        for one in self._steps.values():
-            one.forget()
+        for step in self._steps.values():
+            step.forget()
         self._forget_clipping()
 
     def _forget_clipping(self) -> None:
@@ -66,10 +66,12 @@ class StepReplay:
 
     def __str__(self) -> str:
         steps = self._steps.values()
-        done = [f"{one.name}'s step" for one in steps if one.steady.recorded] + ["clipping"] * self._clip.recorded
-        told = [f"{' and '.join(done)} too"] if done else []
-        told += [f"{one.name} stays eager ({self._failed or one.why})" for one in steps if not one.steady.recorded]
-        return "; ".join(told or ["the optimizer stays eager (it has not stepped yet)"])
+        done = [f"{step.name}'s step" for step in steps if step.steady.recorded] + ["clipping"] * self._clip.recorded
+        report = [f"{' and '.join(done)} too"] if done else []
+        report += [
+            f"{step.name} stays eager ({self._failed or step.why})" for step in steps if not step.steady.recorded
+        ]
+        return "; ".join(report or ["the optimizer stays eager (it has not stepped yet)"])
 
     # The optimizer's step
 
@@ -97,19 +99,19 @@ class StepReplay:
             step = RecordedStep(Steady(self._graphs.recorder), type(optimizer).__name__)
             self._steps.put(optimizer, step)
         if step.steady.recorded and not self._graphs.habits.scaler and not is_hooked(optimizer):
-            key = key_of_step(self._torch, optimizer)  # all the other reasons against it would change the key
+            key = key_of_step(self._torch, optimizer)  # every other reason against it would change the key
             if step.steady.is_for(key) and self._done(step, optimizer, key):
                 return True
         why = self._why_not(optimizer)
         done = why is None and self._done(step, optimizer, key_of_step(self._torch, optimizer))
-        step.why = why or "its gradients or numbers change from step to step"
+        step.why = why or "its gradients or settings change from step to step"
         if self._graphs.active:
             self._graphs.tell()
         return done
 
     def _why_not(self, optimizer: Any) -> str | None:
         if self._failed is not None or self._graphs.habits.scaler:
-            return self._failed or "a GradScaler decides about its steps"
+            return self._failed or "a GradScaler decides whether it steps"
         return why_not_optimizer(self._torch, optimizer)
 
     def _done(self, step: RecordedStep, optimizer: Any, key: list[Any]) -> bool:
@@ -118,7 +120,7 @@ class StepReplay:
         except Exception as error:
             if self._graphs.site.seams.guard.strict:
                 raise
-            self._failed = f"recording it failed: {type(error).__name__}: {error}"
+            self._failed = f"capturing it failed: {type(error).__name__}: {error}"
             step.forget()
             return False
 
@@ -127,7 +129,7 @@ class StepReplay:
             return False
 
         if not step.steady.is_for(key):
-            step.state = state_of(optimizer)  # a recording reads and writes this memory, whoever else lets go of it
+            step.state = state_of(optimizer)  # the capture reads and writes this memory, even if all others drop it
 
         def replay(*_: Any) -> None:
             step.steady.replay(key, lambda: step_of(self._torch, optimizer)())
@@ -139,9 +141,11 @@ class StepReplay:
         return True
 
     def _is_around_hooks(self, optimizer: Any) -> bool:
-        """Where the class had been hooked before us, its hooks are inside the step we stand in for."""
+        """Whether the class was hooked before hotlap replaced its step, so that its hooks are part of that step."""
         if (kind := type(optimizer)) not in self._around_hooks:
-            self._around_hooks[kind] = next((self._hooked[one] for one in kind.__mro__ if one in self._hooked), False)
+            self._around_hooks[kind] = next(
+                (self._hooked[base] for base in kind.__mro__ if base in self._hooked), False
+            )
         return self._around_hooks[kind]
 
     # Clipping
@@ -152,12 +156,12 @@ class StepReplay:
         if not self._graphs.active or given is None or isinstance(given, self._torch.Tensor):
             return original(*args, **kwargs)
         known = self._graphs.parameters_of_root(given)
-        named["parameters"] = parameters = list(given) if known is None else known  # a generator is read once
+        named["parameters"] = parameters = list(given) if known is None else known  # a generator can be read only once
         norm = MISSING
         if isinstance(named.get("max_norm"), int | float):
             key: list[Any] = [item for item in named.items() if item[0] != "parameters"]
             key += addresses(self._torch, parameters)
-            if self._clip.is_for(key) or self._may_clip(named):  # the other reasons against it would change the key
+            if self._clip.is_for(key) or self._may_clip(named):  # any other reason would change the key
                 norm = self._clip_outcome(key, lambda: original.original(**named))
         return original(**named) if norm is MISSING else norm
 
@@ -166,9 +170,9 @@ class StepReplay:
         return (
             self._failed is None
             and len(named) <= len(CLIP_ARGUMENTS)
-            and not named.get("error_if_nonfinite")  # it asks the device
-            and all(one.device.type == kind for one in named["parameters"])
-            and any(one.grad is not None for one in named["parameters"])
+            and not named.get("error_if_nonfinite")  # it waits for the device
+            and all(parameter.device.type == kind for parameter in named["parameters"])
+            and any(parameter.grad is not None for parameter in named["parameters"])
         )
 
     def _clip_outcome(self, key: list[Any], work: Any) -> Any:
@@ -177,11 +181,11 @@ class StepReplay:
                 return MISSING
             if self._norm.is_free():
                 return self._norm.give(self._clip.replay(key, work))
-            self._forget_clipping()  # its memory is the program's now; the next recording has its own
+            self._forget_clipping()  # its memory is the program's now; the next capture has its own
             return MISSING
         except Exception as error:
             if self._graphs.site.seams.guard.strict:
                 raise
-            self._failed = f"recording the clipping failed: {type(error).__name__}: {error}"
+            self._failed = f"capturing the clipping failed: {type(error).__name__}: {error}"
             self._forget_clipping()
             return MISSING

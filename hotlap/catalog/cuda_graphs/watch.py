@@ -1,4 +1,4 @@
-"""Which function of the user's makes the loss of what the root returned: looked for during one step."""
+"""Find, during one step, the function of the user's that computes the loss from what the root returned."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any
 
 NOT_THE_USERS = {"torch", "hotlap", *sys.stdlib_module_names}
 MOST_EVENTS = 200_000  # a step that does more in Python than this is not watched to its end
-DEEP = 2  # containers in containers
+DEEP = 2  # levels of nested containers
 
 
 @dataclass(frozen=True)
 class NamedFunction:
-    """A function, and the modules that know it by a name."""
+    """A function, and the names in modules that refer to it."""
 
     function: FunctionType
     held: tuple[tuple[Any, str], ...]
 
 
 class Watch:
-    """Between the root's forward and the backward: the outermost functions that take something to differentiate, which
-    what forward returned leads to, and return the same. Python tells of each call, which costs as much as the call: one
-    step only.
+    """Collects, between the root's forward and the backward, the outermost functions that take and return tensors with
+    a gradient. Python reports every call, which costs as much as the call itself, so this lasts one step only.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -33,7 +32,7 @@ class Watch:
         self._found: list[tuple[Any, dict[str, Any]]] = []
 
     def begin(self) -> bool:
-        """Not where the program, or a debugger, watches calls itself."""
+        """Start, and return True, unless the program or a debugger already watches calls."""
         if sys.getprofile() is not None:
             return False
         sys.setprofile(self._noted)
@@ -45,7 +44,7 @@ class Watch:
         self._open = None
         places = [_place(code, names) for code, names in self._found]
         self._found = []
-        return [one for one in places if one is not None]
+        return [place for place in places if place is not None]
 
     def _noted(self, frame: FrameType, event: str, outcome: Any) -> None:
         self._events += 1
@@ -56,7 +55,7 @@ class Watch:
         elif event == "return" and frame is self._open:
             self._open = None
             found = (frame.f_code, frame.f_globals)
-            if found not in self._found and any(one.requires_grad for one in leaves(self._torch, outcome)):
+            if found not in self._found and any(tensor.requires_grad for tensor in leaves(self._torch, outcome)):
                 self._found.append(found)
 
     def _is_given_one(self, frame: FrameType) -> bool:
@@ -66,22 +65,24 @@ class Watch:
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         values = frame.f_locals if arguments else {}
         given = leaves(self._torch, [values.get(name) for name in arguments])
-        return any(one.grad_fn is not None for one in given)
+        return any(tensor.grad_fn is not None for tensor in given)
 
 
 def leaves(torch: Any, value: Any, deep: int = DEEP) -> list[Any]:
-    """The tensors in a value, and in the containers it is made of."""
+    """Return the tensors in a value and in the containers nested in it."""
     if isinstance(value, torch.Tensor):
         return [value]
     if deep < 0 or not isinstance(value, tuple | list | dict):
         return []
     return [
-        one for each in (value.values() if isinstance(value, dict) else value) for one in leaves(torch, each, deep - 1)
+        tensor
+        for element in (value.values() if isinstance(value, dict) else value)
+        for tensor in leaves(torch, element, deep - 1)
     ]
 
 
 def _place(code: Any, names: dict[str, Any]) -> NamedFunction | None:
-    """None where no module knows it: a method, a function in a function, one that a decorator hides."""
+    """Return the function, or None if no module refers to it: a method, a nested or a decorated function."""
     own = [value for value in names.values() if isinstance(value, FunctionType) and value.__code__ is code]
     if not own:
         return None

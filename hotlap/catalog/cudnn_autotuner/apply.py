@@ -1,4 +1,4 @@
-"""Switches the autotuner on once the shapes that reach a convolutional root are known to be few."""
+"""Switch the autotuner on once the shapes that reach a convolutional root are known to be few."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hotlap.loading.identity import ByIdentity
 from hotlap.runtime.rehearsal import signature
 from hotlap.runtime.site import Site
 
-LOOK = 4  # training calls looked at first
+LOOK = 4  # training calls observed first
 FEW = 2  # shapes among them: the usual one and the last batch of an epoch
-MANY = 8  # shapes in all: each is tuned anew, which takes seconds
+MANY = 8  # shapes in all: tuning each takes seconds
 
 
 def apply(site: Site) -> None:
@@ -37,10 +37,10 @@ class Autotuner:
 
     def _why_not(self, root: Any) -> str | None:
         torch = self._site.torch
-        if not any(isinstance(one, torch.nn.modules.conv._ConvNd) for one in root.modules()):
-            return "the model has no convolutions, which is all that it concerns"
+        if not any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in root.modules()):
+            return "the model has no convolutions, and it tunes nothing else"
         if torch.backends.cudnn.benchmark and not self._on:
-            return "the program has switched it on already"
+            return "the program has already switched it on"
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
             return "the program wants deterministic algorithms"
         return None
@@ -53,13 +53,13 @@ class Autotuner:
         shapes.seen.add(signature(self._site.torch, args, kwargs))
         many = len(shapes.seen) > (FEW if shapes.calls <= LOOK else MANY)
         if many and self._on:
-            self._site.withdraw(f"{len(shapes.seen)} shapes of input came by, and each would be tuned anew")
+            self._site.withdraw(f"{len(shapes.seen)} input shapes were seen, and each would be tuned anew")
         elif shapes.calls == LOOK and not self._on:
             self._decide(shapes)
 
     def _decide(self, shapes: Shapes) -> None:
         if len(shapes.seen) > FEW:
-            self._site.refused(f"{len(shapes.seen)} shapes in {LOOK} calls: each would be tuned anew")
+            self._site.refused(f"{len(shapes.seen)} input shapes in {LOOK} calls, and each would be tuned anew")
             self._site.close()
             return
         cudnn = self._site.torch.backends.cudnn
@@ -69,7 +69,7 @@ class Autotuner:
 
 
 class Shapes:
-    """What a root was called with."""
+    """The input shapes that a root was called with."""
 
     def __init__(self) -> None:
         self.seen: set[Any] = set()

@@ -1,4 +1,4 @@
-"""Convolutions by rule of thumb. One finding a program."""
+"""Finds convolutions whose algorithms are chosen by rule of thumb. One finding per program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find(code: Code) -> Iterator[Found]:
     if where.lacks(*_SETTLED):
         yield Found(
             where.node,
-            "cuDNN chooses the algorithms of convolutions by rule of thumb",
-            "where the inputs have one size: torch.backends.cudnn.benchmark = True",
+            "cuDNN chooses convolution algorithms by rule of thumb",
+            "if all inputs have the same size: torch.backends.cudnn.benchmark = True",
             heat=where.heat,
         )

@@ -1,4 +1,4 @@
-"""The statement goes."""
+"""Remove the statement."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _HEAT = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)
 
 
 def find(code: Code) -> Iterator[Found]:
-    yield from _named(code)
+    yield from _uncalled(code)
     for call in code.calls(*_aliases(code)):
         name = code.full_name(call.func)
         device, short = _parts(name)
@@ -34,8 +34,8 @@ def find(code: Code) -> Iterator[Found]:
         )
 
 
-def _named(code: Code) -> Iterator[Found]:
-    """`context = torch.cuda.amp.autocast if amp else nullcontext`: handed on, and called by another name."""
+def _uncalled(code: Code) -> Iterator[Found]:
+    """Yield uses without a call: `context = torch.cuda.amp.autocast if amp else nullcontext`."""
     for node in code.nodes(ast.Attribute, ast.Name):
         parent = code.parent(node)
         if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is node):
@@ -54,27 +54,27 @@ def _named(code: Code) -> Iterator[Found]:
 
 
 def _aliases(code: Code) -> set[str]:
-    """The names they are called by in this file."""
+    """Return the names by which this file calls them."""
     found = set(_NAMES)
     for node in code.nodes(ast.ImportFrom):
         assert isinstance(node, ast.ImportFrom)
-        found |= {one.asname for one in node.names if one.asname and one.name in _NAMES}
+        found |= {alias.asname for alias in node.names if alias.asname and alias.name in _NAMES}
     return found
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Device and function, or nothing."""
+    """Return the device and the function, or two empty strings if the name is not a deprecated one."""
     parts = name.split(".")
-    known = parts[0] == "torch" and len(parts) >= 4 and parts[1] in ("cuda", "cpu") and parts[2] == "amp"
-    return (parts[1], parts[-1]) if known and parts[-1] in _NAMES else ("", "")
+    deprecated = parts[0] == "torch" and len(parts) >= 4 and parts[1] in ("cuda", "cpu") and parts[2] == "amp"
+    return (parts[1], parts[-1]) if deprecated and parts[-1] in _NAMES else ("", "")
 
 
 def _is_fallback(code: Code, name: ast.expr) -> bool:
-    """The name is imported from `torch` or `torch.amp` as well: the deprecated one is for old versions."""
+    """Tell whether the name is also imported from `torch` or `torch.amp`: the deprecated one is for old versions."""
     return isinstance(name, ast.Name) and any(
         isinstance(node, ast.ImportFrom)
         and node.module in ("torch", "torch.amp")
-        and any((one.asname or one.name) == name.id for one in node.names)
+        and any((alias.asname or alias.name) == name.id for alias in node.names)
         for node in code.nodes(ast.ImportFrom)
     )
 
@@ -87,46 +87,46 @@ def _hints(code: Code, call: ast.Call, device: str, short: str) -> dict[str, str
     hints = {"device": device, "short": short, "import": ""}
     if isinstance(call.func, ast.Attribute):
         return hints if ast.unparse(call.func).startswith("torch.") else _through_module(code, hints)
-    imported = _imported(code, call.func)
+    imported = _import_of(code, call.func)
     if imported is None or not _all_called(code, imported) or "hotlap: ignore" in code.text:
         return {}
     return {**hints, "import": position_of(imported, code.lines)}
 
 
 def _through_module(code: Code, hints: dict[str, str]) -> dict[str, str]:
-    """`amp.autocast()` after `from torch.cuda import amp`: written out, where torch itself is imported."""
+    """Allow the fix of `amp.autocast()` (`from torch.cuda import amp`) only where `torch` itself is imported."""
     plain = any(
-        one.name == "torch" and one.asname is None
+        alias.name == "torch" and alias.asname is None
         for node in code.nodes(ast.Import)
         if isinstance(node, ast.Import)
-        for one in node.names
+        for alias in node.names
     )
     return hints if plain else {}
 
 
-def _imported(code: Code, name: ast.expr) -> ast.ImportFrom | None:
-    """The import that the name comes from, where there is just one."""
+def _import_of(code: Code, name: ast.expr) -> ast.ImportFrom | None:
+    """Return the import that the name comes from, if there is exactly one."""
     found = [
         node
         for node in code.nodes(ast.ImportFrom)
         if isinstance(node, ast.ImportFrom)
         and node.module in ("torch.cuda.amp", "torch.cpu.amp")
-        and any((one.asname or one.name) == last_name(name) for one in node.names)
+        and any((alias.asname or alias.name) == last_name(name) for alias in node.names)
     ]
     return found[0] if len(found) == 1 else None
 
 
 def _all_called(code: Code, imported: ast.ImportFrom) -> bool:
-    """Each name that it imports is a known one and is only ever called, so that all uses can change together."""
-    for one in imported.names:
-        if one.name not in _NAMES:
+    """Tell whether every imported name is a known one and is only ever called, so that all uses can change together."""
+    for alias in imported.names:
+        if alias.name not in _NAMES:
             return False
-        local = one.asname or one.name
+        local = alias.asname or alias.name
         for node in code.nodes(ast.Name):
             if isinstance(node, ast.Name) and node.id == local:
                 parent = code.parent(node)
                 if not (isinstance(parent, ast.Call) and parent.func is node) or spread(parent):
                     return False
-                if one.name == "autocast" and len(parent.args) > 1:
+                if alias.name == "autocast" and len(parent.args) > 1:
                     return False
     return True

@@ -1,4 +1,4 @@
-"""torch.amp, with the device said first."""
+"""Use torch.amp, with the device as the first argument."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fix(place: Place) -> None:
 
 
 def _with_device(call: Any, device: str, short: str) -> Any:
-    """The old first argument of autocast is `enabled`; a scaler's arguments move up by one."""
+    """Insert the device first. The old first argument of autocast becomes `enabled=`; a scaler's move by one."""
     first = cst.Arg(cst.parse_expression(f'"{device}"'))
     rest = list(call.args)
     if short == "autocast" and rest and rest[0].keyword is None:

@@ -1,4 +1,4 @@
-"""Hands out batches whose tensors are on the device already, copied there on a stream of their own."""
+"""Return batches whose tensors are already on the device, copied there on a stream of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotlap.runtime.site import Site
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.device_leaves import DeviceLeaves
 
-IDLE = 4  # batches in a row that needed no copy: the rest of the epoch is left alone
+IDLE = 4  # batches in a row that needed no copy, after which the rest of the epoch runs unchanged
 
 
 def apply(site: Site) -> None:
@@ -29,7 +29,7 @@ class PrefetchIterator:
         self._learned: weakref.WeakKeyDictionary[Any, DeviceLeaves] = weakref.WeakKeyDictionary()
 
     def iterated(self, loader: Any, args: Any, kwargs: Any, iterator: Any) -> None:
-        """Iterators are never saved, and end with their epoch; the attribute set on one here ends with it."""
+        """Patch the iterator: it is never saved and ends with its epoch, and so does the attribute set on it here."""
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
         if not isinstance(iterator, _BaseDataLoaderIter) or os.getpid() != self._home:
@@ -42,7 +42,7 @@ class PrefetchIterator:
         self._iterators.add(iterator)
 
     def leave(self) -> None:
-        """A batch fetched ahead is handed out before the iterator goes its usual way."""
+        """Unpatch the iterators; one with a batch fetched ahead returns that first."""
         for iterator in list(self._iterators):
             ahead = vars(iterator).get("_next_data")
             if isinstance(ahead, Ahead) and not ahead.waiting:
@@ -50,7 +50,7 @@ class PrefetchIterator:
 
 
 class Ahead:
-    """In place of an iterator's _next_data. It holds the iterator weakly: dropped, it must end its workers at once."""
+    """Stands in for an iterator's _next_data. It holds the iterator weakly, so that dropping it ends its workers."""
 
     def __init__(self, site: Site, copies: Any, loader: Any, iterator: Any, learning: DeviceLeaves) -> None:
         self._site, self._copies, self._learning = site, copies, learning
@@ -80,7 +80,7 @@ class Ahead:
         return current.given(self._copies)
 
     def _leave(self) -> None:
-        """Nothing waits: the iterator goes its usual way."""
+        """Unpatch the iterator, for which no batch is waiting."""
         vars(self._iterator()).pop("_next_data", None)
 
     def _usual(self) -> Any:
@@ -88,12 +88,12 @@ class Ahead:
         return type(iterator)._next_data(iterator)
 
     def _usual_index(self) -> None:
-        """What torch does when it hands out a batch: it asks the sampler for another, which workers begin with."""
+        """Ask the sampler for the next batch for the workers, as torch does when it returns a batch."""
         iterator: Any = self._iterator()
         type(iterator)._try_put_index(iterator)
 
     def _fetched_early(self) -> FetchedBatch:
-        """The sampler is not asked before the program asks for this batch: it may be changed until then."""
+        """Fetch without asking the sampler, which the program may change until it requests this batch."""
         iterator: Any = self._iterator()
         iterator._try_put_index = _nothing
         try:
@@ -102,7 +102,7 @@ class Ahead:
             vars(iterator).pop("_try_put_index", None)
 
     def _fetched(self) -> FetchedBatch:
-        """Errors of the loader, and its end, come out when their batch is asked for."""
+        """Fetch a batch. The loader's errors, and its end, are raised when that batch is requested."""
         try:
             batch = self._usual()
         except Exception as error:  # noqa: BLE001 raised again in its turn
@@ -112,7 +112,7 @@ class Ahead:
         except Exception as error:
             if self._site.seams.guard.strict:
                 raise
-            self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+            self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
             return FetchedBatch(batch)
 
     def _sent(self, batch: Any) -> FetchedBatch:
@@ -135,7 +135,9 @@ class Ahead:
 
     def _tell(self, leaves: int) -> None:
         if not self._learning.devices:
-            self._site.no_effect(f"{self._name}: no tensor of its batches is only copied to the device")
+            self._site.no_effect(
+                f"{self._name}: the loop does more with each tensor of a batch than copy it to the device"
+            )
             return
         ahead = "a batch ahead" if self._looks_ahead else "as soon as they are fetched"
         moved = len(self._learning.devices)
@@ -143,7 +145,7 @@ class Ahead:
 
 
 def _nothing() -> None:
-    """In place of asking the sampler."""
+    """Stand in for asking the sampler."""
 
 
 class FetchedBatch:
@@ -171,7 +173,7 @@ class CudaCopies:
         return DeviceLeaves()
 
     def send(self, leaves: list[Any], devices: dict[int, Any]) -> tuple[list[Any], Any]:
-        """Leaves on the host go to their device; the event tells when all are there, None that none went."""
+        """Copy leaves from the host to their devices. The event marks their arrival; None means nothing was copied."""
         going = [leaf for leaf in devices if self._goes(leaves[leaf])]
         if not going:
             return leaves, None
@@ -183,14 +185,14 @@ class CudaCopies:
             for leaf in going:
                 host = leaves[leaf]
                 pinned = host if host.is_pinned() else host.pin_memory()
-                sent[leaf] = pinned.to(devices[leaf], non_blocking=True)  # its pinned block waits for the copy
+                sent[leaf] = pinned.to(devices[leaf], non_blocking=True)  # the pinned block outlives the copy
         return sent, stream.record_event()
 
     def _goes(self, leaf: Any) -> bool:
         return type(leaf) is self._torch.Tensor and leaf.device.type == "cpu"
 
     def receive(self, leaves: list[Any], event: Any) -> None:
-        """The stream in use waits for the copies, and their memory is not used again before it is done with them."""
+        """Make the current stream wait for the copies, whose memory is not reused before it is done with them."""
         for leaf in leaves:
             if isinstance(leaf, self._torch.Tensor) and leaf.is_cuda:
                 current = self._torch.cuda.current_stream(leaf.device)

@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """On a GPU it could at most save the copies to the device."""
+    """Prefetching on a GPU could save at most the copies to the device."""
     share = seen.shares.get(COPY, 0.0)
     if seen.machine.gpu is None or not seen.copies or share <= 0 or not seen.loaders:
         return None

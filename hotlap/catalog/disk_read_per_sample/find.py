@@ -33,23 +33,23 @@ def _read(code: Code, call: ast.Call, sort: str) -> Iterator[Found]:
         return
     same = _is_same_file(code, call)
     if _is_picture(code, call, sort) and not same:
-        yield _found(call, "decodes a file", "keep the decoded samples where they fit into memory", Confidence.LOW)
+        yield _found(call, "decodes a file", "keep the decoded samples in memory if they fit", Confidence.LOW)
     elif same:
-        mapped = sort == ARRAY and code.full_name(call.func) == "numpy.load"
-        indexed = mapped and isinstance(code.parent(call), ast.Subscript)
+        mappable = sort == ARRAY and code.full_name(call.func) == "numpy.load"
+        indexed = mappable and isinstance(code.parent(call), ast.Subscript)
         yield _found(
             call,
             "opens the same file",
-            "open it once in each process and keep it"
+            "open it once in each process and keep it open"
             if sort == ARCHIVE
             else "read it once in __init__, or map it into memory (mmap_mode)"
-            if mapped
+            if mappable
             else "read it once, in __init__",
             Confidence.HIGH,
             Applicability.UNSAFE if indexed else Applicability.DISPLAY_ONLY,
         )
     else:
-        yield _found(call, "reads a file", "read all of them once into one array, or map them into memory", None)
+        yield _found(call, "reads a file", "read all files once into one array, or map them into memory", None)
 
 
 def _found(
@@ -64,19 +64,19 @@ def _found(
 
 
 def _is_same_file(code: Code, call: ast.Call) -> bool:
-    """Which file it is depends on nothing that changes from sample to sample."""
+    """Tell whether the path is the same for every sample."""
     function = code.function(call)
     path: ast.AST | None = call.args[0] if call.args else None
     if path is None and isinstance(call.func, ast.Attribute) and last_name(call.func) in ("read_text", "read_bytes"):
         path = call.func.value
     if function is None or path is None or mentions(path, dependents(function)):
         return False
-    kept = {ast.unparse(one) for one in walk(path) if isinstance(one, ast.Attribute)}
-    return not any(one in kept for one in stored_in(function.body))  # self.path = …: set anew for each sample
+    attributes = {ast.unparse(node) for node in walk(path) if isinstance(node, ast.Attribute)}
+    return not any(name in attributes for name in stored_in(function.body))  # self.path = …: set for each sample
 
 
 def _is_picture(code: Code, call: ast.Call, sort: str) -> bool:
-    """Also where a picture or a sound is decoded from the file that is opened here."""
+    """Tell whether a picture or a sound is read, also if another call decodes it from the file opened here."""
     if sort in (PICTURE, SOUND):
         return True
     block: ast.AST = code.statement(call)
@@ -84,8 +84,8 @@ def _is_picture(code: Code, call: ast.Call, sort: str) -> bool:
         block = code.function(call) or block
     elif sort != "text":
         return False
-    decoded = [one for one in walk(block) if isinstance(one, ast.Call) and one is not call]
-    return any(_decodes(code, one) for one in decoded)
+    others = [node for node in walk(block) if isinstance(node, ast.Call) and node is not call]
+    return any(_decodes(code, node) for node in others)
 
 
 def _decodes(code: Code, call: ast.Call) -> bool:
@@ -93,7 +93,7 @@ def _decodes(code: Code, call: ast.Call) -> bool:
 
 
 def _from_open_file(code: Code) -> Iterator[Found]:
-    """`self.file["x"][index]`, where the file is HDF5: every index is a read, and often a decompression."""
+    """Yield `self.file["x"][index]` of an HDF5 file: every index is a read, and often a decompression."""
     for node in code.nodes(ast.Subscript):
         assert isinstance(node, ast.Subscript)
         if not isinstance(node.ctx, ast.Load) or not isinstance(node.value, ast.Subscript | ast.Call | ast.Attribute):
@@ -105,16 +105,17 @@ def _from_open_file(code: Code) -> Iterator[Found]:
         yield _found(
             node,
             "reads from the open file",
-            "read it once into memory where it fits, or in whole batches",
+            "read it into memory once if it fits, or read whole batches",
             Confidence.LOW if _opens_another(code, node) else None,
         )
 
 
 def _opens_another(code: Code, node: ast.AST) -> bool:
-    """The function opens a file for the sample besides: that is what it waits for."""
+    """Tell whether the function also opens a file for the sample: then the open is what costs."""
     function = code.function(node)
     return function is not None and any(
-        isinstance(one, ast.Call) and read_of(code, one) == ARCHIVE and per_sample(code, one) for one in walk(function)
+        isinstance(call, ast.Call) and read_of(code, call) == ARCHIVE and per_sample(code, call)
+        for call in walk(function)
     )
 
 
@@ -124,19 +125,19 @@ def _varies(code: Code, node: ast.Subscript) -> bool:
 
 
 def _is_indexed(code: Code, node: ast.Subscript) -> bool:
-    """`file[key][index]`: the index is what reads."""
+    """Tell whether this is the `file[key]` of `file[key][index]`, where only the index reads."""
     parent = code.parent(node)
     return isinstance(parent, ast.Subscript) and parent.value is node
 
 
 def _is_stored(code: Code, node: ast.expr) -> bool:
-    """A dataset of an HDF5 file that the object keeps open."""
+    """Tell whether this is a dataset in an HDF5 file that the object keeps open."""
     if isinstance(node, ast.Subscript):
         named = code.kind(node.slice) == TEXT or isinstance(node.slice, ast.Attribute | ast.Name)
         return named and _is_file(code, node.value)
     if isinstance(node, ast.Call):
-        got = isinstance(node.func, ast.Attribute) and node.func.attr == "get" and _is_file(code, node.func.value)
-        return got or _returns_stored(code, node)
+        looked_up = isinstance(node.func, ast.Attribute) and node.func.attr == "get" and _is_file(code, node.func.value)
+        return looked_up or _returns_stored(code, node)
     if not isinstance(node, ast.Attribute):
         return False
     if _is_file(code, node):
@@ -145,7 +146,7 @@ def _is_stored(code: Code, node: ast.expr) -> bool:
 
 
 def _is_file(code: Code, node: ast.expr) -> bool:
-    """h5py.File itself, or an attribute or name that is set to one."""
+    """Tell whether this is an h5py.File, or an attribute or name set to one."""
     if isinstance(node, ast.Call):
         return code.full_name(node.func) == "h5py.File"
     if not isinstance(node, ast.Attribute | ast.Name):
@@ -156,11 +157,11 @@ def _is_file(code: Code, node: ast.expr) -> bool:
 
 
 def _returns_stored(code: Code, call: ast.Call) -> bool:
-    """`self.mel()[index]`: a method of the same file that hands out what is in the open file."""
+    """Recognise `self.mel()[index]`, a method in this source file that returns a dataset of the open file."""
     name = last_name(call.func)
     return any(
-        isinstance(one, ast.Return) and isinstance(one.value, ast.Subscript) and _is_stored(code, one.value)
+        isinstance(node, ast.Return) and isinstance(node.value, ast.Subscript) and _is_stored(code, node.value)
         for function in code.nodes(ast.FunctionDef)
         if isinstance(function, ast.FunctionDef) and function.name == name and not call.args
-        for one in walk(function)
+        for node in walk(function)
     )

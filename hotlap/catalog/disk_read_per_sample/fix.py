@@ -1,4 +1,4 @@
-"""The file is mapped into memory instead of being read whole."""
+"""Map the file into memory instead of reading all of it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Answers `loss.item()` from a copy that was asked for before the backward pass began.
+"""Answer `loss.item()` from a copy that was queued before the backward pass began.
 
-A read waits for all that is queued on the device, the backward pass and the optimizer's step among it, though the value
-was there before. Where a program reads its loss, the copy is queued in front of the backward, and the read waits for
-that copy alone. Parts of the loss are read on another stream, past the queue.
+A read waits for everything queued on the device, including the backward pass and the optimizer's step, though the value
+was ready before. Where a program reads its loss, a copy is queued ahead of the backward, and the read waits for that
+copy alone. Terms of the loss are read on another stream, past the queue.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hotlap.patch.signals import raised_by_signal
 from hotlap.runtime.site import Site
 
 REMEMBERED = 4  # losses: a program with two optimizers reads both at the end of the step
-CHECKED = 8  # reads, compared with what the device says …
-EVERY = 500  # … and about one of so many after them
-SELDOM = 2  # losses in a row that nobody read: no copy is made ahead of the next …
-UNREAD = 64  # … and after so many no place in the queue is marked, until one is read again
-PARTS_UNREAD = 16  # losses in a row of which no part was read: none is looked for any longer
+CHECKED = 8  # first reads, each compared with the device's value …
+EVERY = 500  # … and about one in this many after them
+SELDOM = 2  # unread losses in a row after which the next is not copied ahead …
+UNREAD = 64  # … and after which the queue is no longer marked, until a loss is read again
+PARTS_UNREAD = 16  # losses in a row without a term read, after which terms are no longer looked for
 
 Give = Callable[[Any], Any]
 
@@ -41,7 +41,7 @@ class Reads:
         self._backwards: deque[Backward] = deque(maxlen=REMEMBERED)
         self._unread, self._parts_unread = SELDOM, 0  # losses in a row
         self._checked, self._random = 0, random.Random(0)
-        self._is_told = False
+        self._is_reported = False
 
     def begin(self) -> None:
         site, tensor, base = self._site, self._torch.Tensor, self._torch._C.TensorBase
@@ -60,7 +60,7 @@ class Reads:
         if not self._reader.may_mark(loss) or self._is_one_of_many():
             return
         if self._backwards:
-            self._backwards[-1].nodes = []  # an older graph is kept by nobody but the user
+            self._backwards[-1].nodes = []  # only the user keeps an older graph
         with_parts = self._parts_unread < PARTS_UNREAD
         self._parts_unread += with_parts
         self._backwards.append(Backward(self._reader, loss, self._unread < SELDOM, with_parts))
@@ -69,7 +69,7 @@ class Reads:
             self._backwards.clear()
 
     def _is_one_of_many(self) -> bool:
-        """Other processes may write into a loss, and torch does not count that as a change."""
+        """Whether several processes train: they may write into a loss, which torch does not count as a change."""
         distributed = self._torch.distributed
         if not distributed.is_available() or not distributed.is_initialized():
             return False
@@ -103,45 +103,45 @@ class Reads:
         except Exception as error:
             if self._site.seams.guard.strict or raised_by_signal(error):
                 raise
-            self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+            self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
             return None
 
     def _found(self, tensor: Any, give: Give) -> Any:
-        """Its value on the host, or None where it has to be asked for as usual."""
+        """Return the value on the host, or None if it must be read as usual."""
         if type(tensor) is not self._torch.Tensor or tensor.dim() or self._site.closed or tensor.is_inference():
             return None
         if give is self._torch._C.TensorBase.clone and tensor.requires_grad and self._torch.is_grad_enabled():
-            return None  # it is to be differentiated through
-        for one in reversed(self._backwards):
-            if one.is_of(tensor) and one.is_here(self._reader):
+            return None  # the copy must be differentiable
+        for backward in reversed(self._backwards):
+            if backward.is_of(tensor) and backward.is_here(self._reader):
                 self._unread = 0
-                return self._of_loss(one, tensor)
-            if one.has_part(tensor) and one.is_here(self._reader):
+                return self._of_loss(backward, tensor)
+            if backward.has_part(tensor) and backward.is_here(self._reader):
                 self._unread, self._parts_unread = min(self._unread, SELDOM), 0
-                return self._told(self._reader.aside(tensor, one.mark))
+                return self._reported(self._reader.aside(tensor, backward.mark))
         if tensor.grad_fn is not None:
-            self._unread = min(self._unread, SELDOM)  # perhaps a loss, of which none was marked
+            self._unread = min(self._unread, SELDOM)  # perhaps a loss that was not marked
         return None
 
-    def _of_loss(self, one: Backward, tensor: Any) -> Any:
-        if one.slot is None:
-            return self._told(self._reader.aside(tensor, one.mark))
-        self._reader.wait(one.mark)  # host sync up to the copy
-        return self._told(one.slot)
+    def _of_loss(self, backward: Backward, tensor: Any) -> Any:
+        if backward.slot is None:
+            return self._reported(self._reader.aside(tensor, backward.mark))
+        self._reader.wait(backward.mark)  # host sync up to the copy
+        return self._reported(backward.slot)
 
-    def _told(self, host: Any) -> Any:
-        if not self._is_told:
-            self._is_told = True
+    def _reported(self, host: Any) -> Any:
+        if not self._is_reported:
+            self._is_reported = True
             self._site.applied("losses are read while their backward runs")
         return host
 
     def _compared(self, usual: Any, ours: Any) -> Any:
-        """The first times both ways, and now and then: whoever writes into a loss unseen by torch mostly does so from
-        the start. The program gets what is there.
+        """Compare both ways of reading, at first and now and then: code that writes into a loss unseen by torch mostly
+        does so from the start. The program gets the usual value.
         """
         self._checked += 1
         same = self._torch.equal(usual, ours) if isinstance(usual, self._torch.Tensor) else usual == ours
         if not same and not (usual != usual and ours != ours):  # not a number
             off = self._site.withdraw if self._checked <= CHECKED else self._site.differs
-            off("a loss is changed after its backward in a way that torch does not count")
+            off("a loss is changed after its backward in a way that torch does not track")
         return usual

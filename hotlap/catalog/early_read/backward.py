@@ -1,4 +1,4 @@
-"""A backward that was called: the loss it began with, and the place in the queue where it began."""
+"""A call of backward: the loss it started from, and the place in the queue where it started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hotlap.catalog.early_read.reader import Reader
 
-DEEP, MANY = 6, 32  # how far below the loss, and how many nodes of its graph, a part of it is looked for
+DEEP, MANY = 6, 32  # levels below the loss, and nodes of its graph, in which its terms are looked for
 
 
 class Backward:
@@ -23,42 +23,42 @@ class Backward:
         self.mark = reader.mark(self._stream)
 
     def is_here(self, reader: Reader) -> bool:
-        """Whether who reads would wait for the same queue."""
+        """Whether a read would wait for the same queue."""
         loss = self._loss()
         return loss is not None and self._thread == get_ident() and self._stream == reader.stream(loss)
 
     def is_of(self, tensor: Any) -> bool:
-        """Whether this is the loss, or its memory without the history, as it was then."""
+        """Whether this is the loss, or its memory without the history, unchanged since."""
         loss = self._loss()
         if loss is None or tensor._version != self._version or tensor.data_ptr() != self._at:
             return False
         return tensor is loss or (tensor.dtype is loss.dtype and tensor.device == loss.device)
 
     def has_part(self, tensor: Any) -> bool:
-        """Whether the loss was made of it: then it was there before the backward."""
+        """Whether the loss was computed from this tensor, which then existed before the backward."""
         if not self.nodes or tensor._version:
             return False
         node = tensor.grad_fn
-        return node is not None and any(node is one for one in self.nodes)
+        return node is not None and any(node is known for known in self.nodes)
 
 
 def _forgetting(backward: Backward) -> Any:
-    """The graph is not kept longer than the loss is."""
+    """Return a callback that lets go of the graph along with the loss."""
     known = weakref.ref(backward)
 
     def forget(_: Any) -> None:
-        if (one := known()) is not None:
-            one.nodes = []
+        if (alive := known()) is not None:
+            alive.nodes = []
 
     return forget
 
 
 def nodes_below(loss: Any) -> list[Any]:
-    """While they are held, a tensor's `grad_fn` is one of these very objects."""
+    """Return nodes of the graph. While they are held, a tensor's `grad_fn` is one of these very objects."""
     level = [loss.grad_fn]
     found = list(level)
     for _ in range(DEEP):
-        level = [node for one in level for node, _ in one.next_functions if node is not None]
+        level = [node for parent in level for node, _ in parent.next_functions if node is not None]
         found += level
         if not level or len(found) > MANY:
             break

@@ -7,9 +7,9 @@ KINDS = ("item", "float", "format", "cpu")
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """It could at most save the waits for single values; which of them are losses is not known."""
-    waiting = sum(one.ms_per_step for one in seen.syncs if one.waits and one.kind in KINDS)
+    """Early reads could save at most the waits for single values; which of them are losses is not known."""
+    waiting = sum(sync.ms_per_step for sync in seen.syncs if sync.waits and sync.kind in KINDS)
     if not seen.on_cuda or waiting <= 0 or seen.mean_step_ms <= 0:
         return None
     share = min(1.0, waiting / seen.mean_step_ms)
-    return Expectation(most=share, why=f"waiting for values of the device takes {share:.0%} of the step")
+    return Expectation(most=share, why=f"waiting for values from the device takes {share:.0%} of the step")

@@ -1,4 +1,4 @@
-"""What is asked of a GPU: a mark in its queue, a number copied to the host, a number read past the queue."""
+"""What this entry does on a GPU: mark its queue, copy a number to the host, read a number past the queue."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import Any, Protocol
 
-SLOTS = 8  # more than there are losses remembered at a time
+SLOTS = 8  # more than the losses remembered at a time
 
 
 class Reader(Protocol):
     def is_here(self, tensor: Any) -> bool:
-        """Whether it lies on a device that has to be waited for."""
+        """Whether the tensor lies on a device that must be waited for."""
 
     def may_mark(self, loss: Any) -> bool: ...
 
     def stream(self, tensor: Any) -> int: ...
 
     def copied(self, tensor: Any) -> Any:
-        """Where its value will be on the host once the queue has got here."""
+        """Return the host tensor that has the value once the queue reaches this place."""
 
     def mark(self, stream: int) -> Any:
-        """This place in the queue."""
+        """Mark this place in the queue."""
 
     def wait(self, mark: Any) -> None: ...
 
     def aside(self, tensor: Any, mark: Any) -> Any:
-        """Its value on the host, until the next one is read. Host sync up to the mark."""
+        """Return the value on the host, valid until the next read. Host sync up to the mark."""
 
 
 class CudaReader:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._slots: dict[Any, Iterator[Any]] = {}  # by dtype
-        self._slots_aside: dict[Any, Any] = {}  # one is enough: who waits takes the value at once
+        self._slots_aside: dict[Any, Any] = {}  # one is enough: the reader takes the value at once
         self._events: Iterator[Any] | None = None
         self._streams: dict[int, Any] = {}
         self._side: Any = None
@@ -42,10 +42,10 @@ class CudaReader:
         return bool(tensor.is_cuda)
 
     def may_mark(self, loss: Any) -> bool:
-        cuda = self._torch._C  # what torch.cuda asks once it has looked whether CUDA has started, as it has
+        cuda = self._torch._C  # as torch.cuda does after checking that CUDA has started, which it has
         if not loss.is_cuda or loss.get_device() != cuda._cuda_getDevice():
             return False
-        # While a graph is captured nothing may be read; who looks for syncs wants to see them all.
+        # Nothing may be read while a graph is captured, and a search for syncs must see them all.
         return not cuda._cuda_isCurrentStreamCapturing() and not cuda._cuda_get_sync_debug_mode()
 
     def stream(self, tensor: Any) -> int:

@@ -1,4 +1,4 @@
-"""Python loops over the elements of a tensor."""
+"""Finds Python loops over the elements of a tensor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hotlap.records.scan_finding import Confidence
 
 WORDS = ("for ",)
 ONLY_HOT = True
-_EACH = frozenset(
+_ELEMENTWISE = frozenset(
     f"torch.{name}"
     for name in "logical_or logical_and logical_xor maximum minimum add sub mul div where eq ne gt lt ge le abs "
     "clamp exp log sqrt pow fmod atan2".split()
 )
 
-_MAKING = ("torch.tensor", "torch.LongTensor", "torch.FloatTensor", "torch.IntTensor", "torch.Tensor")
+_CONSTRUCTORS = ("torch.tensor", "torch.LongTensor", "torch.FloatTensor", "torch.IntTensor", "torch.Tensor")
 
 
 def find(code: Code) -> Iterator[Found]:
@@ -36,7 +36,7 @@ def find(code: Code) -> Iterator[Found]:
         grouped.add(node)
         yield Found(
             over if isinstance(node, ast.For) else node,
-            f"the loop over `{shown(over, 40)}` makes a mask of the whole batch for every group of it",
+            f"the loop over `{shown(over, 40)}` makes a mask of the whole batch for each of its groups",
             "work on all groups at once: F.one_hot, index_add, scatter_reduce or bincount",
             heat=code.heat(node),
             confidence=Confidence.MEDIUM,
@@ -50,7 +50,7 @@ def find(code: Code) -> Iterator[Found]:
             or counts(found)
             or (is_sequential(found) and not _adds_samples(code, found))
             or only_shows(found.loop.body)
-            or _is_asked(code, found)
+            or _is_type_checked(code, found)
         ):
             continue
         scalar = found.written or is_scalar_work(code, found) or _is_rowwise(code, found) or _adds_samples(code, found)
@@ -63,120 +63,130 @@ def find(code: Code) -> Iterator[Found]:
         yield Found(
             found.loop.iter,
             f"the loop over `{shown(found.arrays[0], 40)}` goes through a tensor element by element in Python",
-            "work on the whole tensor: comparisons, torch.where, masks and sums run at once",
+            "work on the whole tensor at once, with comparisons, torch.where, masks and sums",
             heat=code.heat(found.loop).as_step(),
             confidence=_confidence(code, found, scalar),
         )
 
 
 def _columns(code: Code) -> Iterator[Found]:
-    """`torch.tensor([row[0] for row in batch])`: a column of a tensor, read number by number."""
+    """Find `torch.tensor([row[0] for row in batch])`: a column of a tensor, read number by number."""
     for node in code.nodes(ast.ListComp):
         assert isinstance(node, ast.ListComp)
-        part, picked, outer = node.generators[0], node.elt, code.parent(node)
+        generator, picked, outer = node.generators[0], node.elt, code.parent(node)
         if not isinstance(picked, ast.Subscript) or not isinstance(outer, ast.Call) or len(node.generators) > 1:
             continue
-        one = isinstance(part.target, ast.Name) and ast.unparse(picked.value) == part.target.id and not part.ifs
+        is_row = (
+            isinstance(generator.target, ast.Name)
+            and ast.unparse(picked.value) == generator.target.id
+            and not generator.ifs
+        )
         fixed = isinstance(picked.slice, ast.Constant) and isinstance(picked.slice.value, int)
-        made = code.full_name(outer.func) in _MAKING and outer.args and outer.args[0] is node
-        if one and fixed and made and code.hot(node) and code.kind(part.iter) in (TENSOR, BATCH):
+        made = code.full_name(outer.func) in _CONSTRUCTORS and outer.args and outer.args[0] is node
+        if is_row and fixed and made and code.hot(node) and code.kind(generator.iter) in (TENSOR, BATCH):
             yield Found(
                 node,
-                f"`{shown(picked, 40)}` of every row of `{shown(part.iter, 40)}` is read by itself",
-                f"take the column: {shown(part.iter, 40)}[:, {ast.unparse(picked.slice)}]",
+                f"`{shown(picked, 40)}` is read separately for every row of `{shown(generator.iter, 40)}`",
+                f"take the column: {shown(generator.iter, 40)}[:, {ast.unparse(picked.slice)}]",
                 confidence=Confidence.MEDIUM,
             )
 
 
 def _nested(code: Code) -> Iterator[Found]:
-    """`[[x != pad for x in row] for row in ids.tolist()]`: every element of a tensor is asked by itself."""
+    """Find `[[x != pad for x in row] for row in ids.tolist()]`: every element of a tensor is tested separately."""
     for node in code.nodes(ast.ListComp):
         assert isinstance(node, ast.ListComp)
-        part, inner = node.generators[0], node.elt
-        read = _read(part.iter)
-        if read is None or not isinstance(inner, ast.ListComp) or not isinstance(part.target, ast.Name):
+        generator, inner = node.generators[0], node.elt
+        read = _read(generator.iter)
+        if read is None or not isinstance(inner, ast.ListComp) or not isinstance(generator.target, ast.Name):
             continue
         rows = inner.generators[0].iter
-        asks = any(isinstance(one, ast.Compare) for one in walk(inner))
-        if asks and isinstance(rows, ast.Name) and rows.id == part.target.id and _is_of_device(code, read):
+        asks = any(isinstance(child, ast.Compare) for child in walk(inner))
+        if asks and isinstance(rows, ast.Name) and rows.id == generator.target.id and _is_of_device(code, read):
             yield Found(
                 node,
-                f"`{shown(inner, 40)}` asks every element of `{shown(read, 40)}` in Python",
-                "compare the whole tensor on the device: `!=`, torch.isin, masks",
+                f"`{shown(inner, 40)}` tests every element of `{shown(read, 40)}` in Python",
+                "test the whole tensor on the device: `!=`, torch.isin, masks",
                 confidence=Confidence.MEDIUM,
             )
 
 
 def _read(node: ast.expr) -> ast.expr | None:
-    """`ids` of `ids.tolist()`."""
+    """Return `ids` of `ids.tolist()`."""
     method = node.func if isinstance(node, ast.Call) else None
     return method.value if isinstance(method, ast.Attribute) and method.attr == "tolist" else None
 
 
 def _is_of_device(code: Code, node: ast.expr) -> bool:
-    """A tensor there, perhaps read to the host right here."""
+    """Whether it is a tensor on the device, perhaps copied to the host right here."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("cpu", "numpy"):
         node = node.func.value
     return code.kind(node) == TENSOR and code.hot(node)
 
 
 def _gathered(code: Code) -> Iterator[Found]:
-    """`torch.stack([table[i] for i in indices])`: each index is read from the device by itself."""
+    """Find `torch.stack([table[i] for i in indices])`: each index is read from the device separately."""
     for node in code.nodes(ast.ListComp):
         assert isinstance(node, ast.ListComp)
-        part, picked = node.generators[0], node.elt
-        if len(node.generators) > 1 or part.ifs or not isinstance(picked, ast.Subscript) or not code.hot(node):
+        generator, picked = node.generators[0], node.elt
+        if len(node.generators) > 1 or generator.ifs or not isinstance(picked, ast.Subscript) or not code.hot(node):
             continue
-        same = isinstance(part.target, ast.Name) and ast.unparse(picked.slice) == part.target.id
-        if same and code.kind(part.iter) == TENSOR and code.kind(picked.value) in TENSORS:
+        same = isinstance(generator.target, ast.Name) and ast.unparse(picked.slice) == generator.target.id
+        if same and code.kind(generator.iter) == TENSOR and code.kind(picked.value) in TENSORS:
             yield Found(
                 node,
-                f"`{shown(picked, 40)}` is picked for one index of `{shown(part.iter, 40)}` after the other",
-                f"index with the whole tensor: {shown(picked.value, 40)}[{shown(part.iter, 40)}]",
+                f"`{shown(picked, 40)}` is looked up for one index of `{shown(generator.iter, 40)}` after another",
+                f"index with the whole tensor: {shown(picked.value, 40)}[{shown(generator.iter, 40)}]",
             )
 
 
 def _confidence(code: Code, found: ElementLoop, scalar: bool) -> Confidence | None:
-    """Elements of an array cost a tenth of a tensor's: worth a word where it is done for every sample."""
-    if all(code.kind(one) == NUMPY for one in found.arrays):
+    """Elements of an array cost a tenth of a tensor's, so they matter only where that is done for every sample."""
+    if all(code.kind(array) == NUMPY for array in found.arrays):
         return Confidence.MEDIUM if per_sample(code, found.loop) else Confidence.LOW
     return None if scalar else Confidence.MEDIUM
 
 
 def _adds_samples(code: Code, found: ElementLoop) -> bool:
-    """`for x, y in zip(inputs, targets): total = total + score(x, y)`, without a question on the way: the samples of a
-    batch, which an operation takes all at once."""
+    """Whether it is `for x, y in zip(inputs, targets): total = total + score(x, y)`, without a branch: the samples of a
+    batch, which one operation can take all at once.
+    """
     numbered = bool(found.index) and (_pairs_by_number(code, found) or _pairs_ragged(code, found))
     paired = numbered or (not found.index and bool(found.names) and _pairs(code, found))
     if not paired or not found.loop.body:
         return False
-    parts = [one for statement in found.loop.body for one in walk(statement)]
-    if any(isinstance(one, ast.If | ast.Break | ast.Continue | ast.For | ast.While | ast.Try) for one in parts):
+    nodes = [node for statement in found.loop.body for node in walk(statement)]
+    if any(isinstance(node, ast.If | ast.Break | ast.Continue | ast.For | ast.While | ast.Try) for node in nodes):
         return False
-    return any(isinstance(one, ast.AugAssign | ast.Assign) and _adds(one) for one in found.loop.body)
+    return any(isinstance(statement, ast.AugAssign | ast.Assign) and _adds(statement) for statement in found.loop.body)
 
 
 def _pairs_by_number(code: Code, found: ElementLoop) -> bool:
-    """`loss_of(outputs[i], targets[i])`: whole rows of both, one of which is surely a tensor of the device."""
-    if not any(code.kind(one) == TENSOR for one in found.arrays):
+    """Whether it is `loss_of(outputs[i], targets[i])`: whole rows of both, one surely a tensor on the device."""
+    if not any(code.kind(array) == TENSOR for array in found.arrays):
         return False
-    for call in (one for statement in found.loop.body for one in walk(statement) if isinstance(one, ast.Call)):
-        rows = [one for one in call.args if isinstance(one, ast.Subscript) and _is_number(one.slice, found.index)]
+    for call in (node for statement in found.loop.body for node in walk(statement) if isinstance(node, ast.Call)):
+        rows = [
+            argument
+            for argument in call.args
+            if isinstance(argument, ast.Subscript) and _is_number(argument.slice, found.index)
+        ]
         if len(rows) > 1 and code.full_name(call.func).startswith("torch."):
-            return {code.kind(one.value) for one in rows} <= {TENSOR, UNKNOWN}
+            return {code.kind(row.value) for row in rows} <= {TENSOR, UNKNOWN}
     return False
 
 
 def _pairs_ragged(code: Code, found: ElementLoop) -> bool:
-    """`score(outputs[: lengths[i], i], targets[: lengths[i], i])`: sequences of several lengths, which a mask takes all
-    at once; nothing but operations of torch is done with them."""
-    several = {ast.unparse(one) for one in found.arrays if code.kind(one) == TENSOR}
-    parts = [one for statement in found.loop.body for one in walk(statement)]
-    cut = [one for one in parts if isinstance(one, ast.Slice) and mentions(one, {found.index})]
-    calls = [one for one in parts if isinstance(one, ast.Call)]
+    """Whether it is `score(outputs[: lengths[i], i], targets[: lengths[i], i])`: sequences of several lengths, which a
+    mask handles all at once, and which only operations of torch use.
+    """
+    several = {ast.unparse(array) for array in found.arrays if code.kind(array) == TENSOR}
+    nodes = [node for statement in found.loop.body for node in walk(statement)]
+    cut = [node for node in nodes if isinstance(node, ast.Slice) and mentions(node, {found.index})]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
     plain = all(
-        isinstance(one.func, ast.Attribute) and not code.project.targets(code.asked(one.func), code.path)
-        for one in calls
+        isinstance(call.func, ast.Attribute) and not code.project.targets(code.asked(call.func), code.path)
+        for call in calls
     )
     return len(several) > 1 and bool(cut) and plain
 
@@ -186,17 +196,17 @@ def _is_number(node: ast.expr, index: str) -> bool:
 
 
 def _pairs(code: Code, found: ElementLoop) -> bool:
-    """Several tensors of the device side by side."""
+    """Whether the loop goes over several tensors, at least one of which is on the device, side by side."""
     given = found.loop.iter
     while isinstance(given, ast.Call) and last_name(given.func) == "enumerate" and given.args:
         given = given.args[0]
     zipped = isinstance(given, ast.Call) and last_name(given.func) == "zip" and len(given.args) > 1
-    kinds = {code.kind(one) for one in given.args} if zipped else set()  # type: ignore[attr-defined]
+    kinds = {code.kind(argument) for argument in given.args} if zipped else set()  # type: ignore[attr-defined]
     return TENSOR in kinds and kinds <= {TENSOR, UNKNOWN}
 
 
 def _adds(statement: ast.AugAssign | ast.Assign) -> bool:
-    """`total += …` or `total = total + …`, of something that is computed."""
+    """Whether it is `total += …` or `total = total + …`, with something that is computed."""
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.op, ast.Add) and not isinstance(statement.value, ast.Constant | ast.Name)
     target, value = statement.targets[0], statement.value
@@ -205,17 +215,17 @@ def _adds(statement: ast.AugAssign | ast.Assign) -> bool:
 
 
 def _cuts(code: Code, value: ast.expr, index: str) -> bool:
-    """`discounts[: counts[i]].sum()`: where to cut is read from the device in every turn."""
-    for one in walk(value):
-        if isinstance(one, ast.Slice):
-            ends = [part for part in (one.lower, one.upper) if isinstance(part, ast.Subscript)]
+    """Whether it is `discounts[: counts[i]].sum()`: the bound is read from the device in every iteration."""
+    for node in walk(value):
+        if isinstance(node, ast.Slice):
+            ends = [bound for bound in (node.lower, node.upper) if isinstance(bound, ast.Subscript)]
             if any(ast.unparse(end.slice) == index and code.kind(end.value) == TENSOR for end in ends):
                 return True
     return False
 
 
 def _is_rowwise(code: Code, found: ElementLoop) -> bool:
-    """`out[i] = torch.logical_or(x[i], x[i + 1])` and nothing else: the same on all rows at once."""
+    """Whether it is only `out[i] = torch.logical_or(x[i], x[i + 1])`, which works on all rows at once."""
     statement = found.loop.body[0]
     if len(found.loop.body) > 1 or not isinstance(statement, ast.Assign) or not found.index:
         return False
@@ -225,28 +235,34 @@ def _is_rowwise(code: Code, found: ElementLoop) -> bool:
     named = isinstance(target.slice, ast.Name) and target.slice.id == found.index
     if named and _cuts(code, value, found.index):
         return True
-    made = isinstance(value, ast.Call) and code.full_name(value.func) in _EACH
-    parts = value.args if isinstance(value, ast.Call) else []
-    sources = [one.value for one in parts if isinstance(one, ast.Subscript)]
-    apart = all(ast.unparse(one) != ast.unparse(target.value) for one in sources)  # else a turn needs the one before
-    return named and made and apart and len(sources) + sum(isinstance(one, ast.Constant) for one in parts) == len(parts)
+    made = isinstance(value, ast.Call) and code.full_name(value.func) in _ELEMENTWISE
+    arguments = value.args if isinstance(value, ast.Call) else []
+    sources = [argument.value for argument in arguments if isinstance(argument, ast.Subscript)]
+    # Otherwise an iteration needs the one before.
+    apart = all(ast.unparse(source) != ast.unparse(target.value) for source in sources)
+    return (
+        named
+        and made
+        and apart
+        and len(sources) + sum(isinstance(argument, ast.Constant) for argument in arguments) == len(arguments)
+    )
 
 
-def _is_asked(code: Code, found: ElementLoop) -> bool:
-    """Under `if isinstance(x, tuple)`: it is a tuple there."""
-    names = {ast.unparse(one) for one in found.arrays}
+def _is_type_checked(code: Code, found: ElementLoop) -> bool:
+    """Whether it is under `if isinstance(x, tuple)`, where it is a tuple."""
+    names = {ast.unparse(array) for array in found.arrays}
     return any(
-        isinstance(one, ast.If)
+        isinstance(outer, ast.If)
         and any(
-            isinstance(part, ast.Call) and last_name(part.func) == "isinstance" and ast.unparse(part.args[0]) in names
-            for part in walk(one.test)
+            isinstance(node, ast.Call) and last_name(node.func) == "isinstance" and ast.unparse(node.args[0]) in names
+            for node in walk(outer.test)
         )
-        for one in code.ancestors(found.loop)
+        for outer in code.ancestors(found.loop)
     )
 
 
 def _picks_by_mask(code: Code, found: ElementLoop) -> bool:
-    """`row[mask[i] == 0].max()`: how many are picked, only the device knows, so the host waits in every turn."""
+    """Whether it is `row[mask[i] == 0].max()`: only the device knows how many are picked, so the host always waits."""
     return any(
         isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Compare) and code.kind(node.value) == TENSOR
         for statement in found.loop.body
@@ -255,4 +271,4 @@ def _picks_by_mask(code: Code, found: ElementLoop) -> bool:
 
 
 def _on_device(code: Code, found: ElementLoop) -> bool:
-    return all(code.kind(one) == TENSOR for one in found.arrays)
+    return all(code.kind(array) == TENSOR for array in found.arrays)

@@ -1,4 +1,4 @@
-"""A second pass over the same data in the same epoch, to evaluate what was computed already."""
+"""A second evaluation of the same data in the same epoch, which repeats what has been computed."""
 
 from __future__ import annotations
 
@@ -17,55 +17,61 @@ WORDS = ("epoch", "train", "evaluat", "validat")
 def find(code: Code) -> Iterator[Found]:
     if is_test(code.path):
         return
-    for _, made in passes(code):
-        for number, again in enumerate(made):
-            earlier = made[:number]
-            if again.trains or not again.no_grad or again.loader in _again_trained(made[number + 1 :]):
+    for _, group in passes(code):
+        for number, again in enumerate(group):
+            earlier = group[:number]
+            if again.trains or not again.no_grad or again.loader in _trained_later(group[number + 1 :]):
                 continue
-            if any(one.loader == again.loader and one.trains for one in earlier):
-                yield _found(code, again, f"`{again.loader}`, which this epoch has trained on, is evaluated once more")
-            elif any(_same(one, again) and not _instead(code, one, again) for one in _since_training(earlier)):
-                yield _found(code, again, f"`{again.loader}` is evaluated a second time in the epoch")
+            if any(previous.loader == again.loader and previous.trains for previous in earlier):
+                yield _found(
+                    code, again, f"`{again.loader}` is evaluated again, though this epoch has just trained on it"
+                )
+            elif any(
+                _same(previous, again) and not _are_exclusive(code, previous, again)
+                for previous in _since_training(earlier)
+            ):
+                yield _found(code, again, f"`{again.loader}` is evaluated a second time in the same epoch")
 
 
-def _again_trained(later: Sequence[Pass]) -> set[str]:
-    """Data that is looked at before it is trained on: labels or weights are made of it."""
-    return {one.loader for one in later if one.trains}
+def _trained_later(later: Sequence[Pass]) -> set[str]:
+    """Return the loaders that are trained on later: a pass over them before may compute labels or weights."""
+    return {following.loader for following in later if following.trains}
 
 
 def _since_training(earlier: Sequence[Pass]) -> Sequence[Pass]:
-    """Passes after the last one that changed the weights."""
-    last = max((number for number, one in enumerate(earlier) if one.trains), default=-1)
+    """Return the passes after the last one that changed the weights."""
+    last = max((number for number, previous in enumerate(earlier) if previous.trains), default=-1)
     return earlier[last + 1 :]
 
 
-def _same(one: Pass, other: Pass) -> bool:
-    """The same data and, as far as the calls say, the same model."""
-    if one.loader != other.loader or not one.no_grad:
+def _same(first: Pass, second: Pass) -> bool:
+    """Tell whether both passes use the same data and, as far as the calls show, the same model."""
+    if first.loader != second.loader or not first.no_grad:
         return False
-    if one.function == other.function:
-        return other_arguments(one) == other_arguments(other)
-    first, second = other_arguments(one), other_arguments(other)
-    return bool(first & second) or not first or not second
+    if first.function == second.function:
+        return other_arguments(first) == other_arguments(second)
+    first_arguments, second_arguments = other_arguments(first), other_arguments(second)
+    return bool(first_arguments & second_arguments) or not first_arguments or not second_arguments
 
 
-def _instead(code: Code, one: Pass, other: Pass) -> bool:
-    """One in a branch, the other in the other branch of the same question: only one of them is made."""
-    before: list[ast.AST] = [one.node, *code.ancestors(one.node)]
-    after: list[ast.AST] = [other.node, *code.ancestors(other.node)]
+def _are_exclusive(code: Code, first: Pass, second: Pass) -> bool:
+    """Tell whether the passes are in different branches of the same `if`, so that only one of them runs."""
+    before: list[ast.AST] = [first.node, *code.ancestors(first.node)]
+    after: list[ast.AST] = [second.node, *code.ancestors(second.node)]
     return any(
         isinstance(choice, ast.If)
         and choice in after
-        and any(part in before for part in choice.body) != any(part in after for part in choice.body)
+        and any(statement in before for statement in choice.body)
+        != any(statement in after for statement in choice.body)
         for choice in before
     )
 
 
-def _found(code: Code, one: Pass, message: str) -> Found:
+def _found(code: Code, again: Pass, message: str) -> Found:
     return Found(
-        one.node,
+        again.node,
         message,
-        "compute it in the pass that is made anyway, on the device, and read it once",
-        heat=code.heat(one.node),
+        "compute the metric on the device in the pass that runs anyway, and read it once",
+        heat=code.heat(again.node),
         confidence=Confidence.MEDIUM,
     )

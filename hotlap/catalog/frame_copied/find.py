@@ -1,4 +1,4 @@
-"""Frames copied for nothing: a copy of what is new already, one that nobody changes, one per column, one per row."""
+"""Needless copies of frames: of a frame that is already new, one that nobody changes, one per column, one per row."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = (".copy()", ".copy(deep", ".append(", "concat(")
+PREVIEW = True  # it found nothing in 146 repositories that nobody here knew
 _NEW = frozenset(
     "drop reset_index fillna merge join rename assign set_index pivot_table "
     "pivot melt astype replace explode reindex interpolate".split()
@@ -29,8 +30,8 @@ _IN_PLACE = frozenset(
 def find(code: Code) -> Iterator[Found]:
     for call in code.calls("copy"):
         if isinstance(call.func, ast.Attribute) and _is_frame_copy(code, call, call.func) and prepares(code, call):
-            yield from _copied(code, call, call.func)
-    yield from _grown(code)
+            yield from _copies(code, call, call.func)
+    yield from _growing_frames(code)
 
 
 def _is_frame_copy(code: Code, call: ast.Call, function: ast.Attribute) -> bool:
@@ -46,13 +47,13 @@ def _found(code: Code, node: ast.expr, message: str, repair: str, confidence: Co
     )  # fmt: skip
 
 
-def _copied(code: Code, call: ast.Call, function: ast.Attribute) -> Iterator[Found]:
+def _copies(code: Code, call: ast.Call, function: ast.Attribute) -> Iterator[Found]:
     if _is_new(code, function.value):
         yield _found(
             code,
             call,
-            f"`{shown(call)}` copies a frame that is new already",
-            "leave out .copy()",
+            f"`{shown(call)}` copies a frame that is already new",
+            "drop .copy()",
             Confidence.HIGH,
             True,
         )
@@ -63,18 +64,18 @@ def _copied(code: Code, call: ast.Call, function: ast.Attribute) -> Iterator[Fou
         return
     if _is_only_read(code, scope, call, name):
         yield _found(
-            code, call, f"`{shown(call)}` is never changed afterwards", f"use `{dotted(function.value)}` itself",
+            code, call, f"the copy made by `{shown(call)}` is never changed", f"use `{dotted(function.value)}` itself",
             Confidence.MEDIUM,
         )  # fmt: skip
     elif isinstance(function.value, ast.Name) and _is_replaced_everywhere(code, scope, function.value.id, name):
         yield _found(
-            code, call, f"`{scope.name}` copies the whole frame, and every caller throws the old one away",
-            "add the columns to the frame itself, all of them at once with frame.assign(…)", Confidence.MEDIUM,
+            code, call, f"`{scope.name}` copies the whole frame, and every caller discards the old one",
+            "add the columns to the frame itself, all at once with frame.assign(…)", Confidence.MEDIUM,
         )  # fmt: skip
 
 
 def _is_new(code: Code, node: ast.expr) -> bool:
-    """What a method or a reader of pandas has just made, held by nobody else."""
+    """Tell whether pandas has just created the frame, so that nothing else refers to it."""
     if not isinstance(node, ast.Call) or is_grouped(node):
         return False
     if code.full_name(node.func).startswith(("pandas.read_", "pandas.concat", "pandas.merge", "pandas.DataFrame")):
@@ -85,12 +86,12 @@ def _is_new(code: Code, node: ast.expr) -> bool:
 
 def _name_of(code: Code, call: ast.Call) -> str:
     parent = code.parent(call)
-    one = isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name)
-    return parent.targets[0].id if one else ""  # type: ignore[union-attr]
+    single = isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name)
+    return parent.targets[0].id if single else ""  # type: ignore[union-attr]
 
 
 def _is_only_read(code: Code, scope: Definition, call: ast.Call, name: str) -> bool:
-    """The copy never leaves the function, and neither it nor the frame it was made of is changed there."""
+    """Tell whether the copy never leaves the function, and neither it nor the original is changed there."""
     assert isinstance(call.func, ast.Attribute)
     original = dotted(call.func.value)
     if not original or original == name:
@@ -128,7 +129,7 @@ def _is_in_place(code: Code, attribute: ast.Attribute) -> bool:
 
 
 def _leads_to_store(code: Code, node: ast.AST) -> bool:
-    """`frame.loc[…] = …`, `frame["x"].values[0] = …`."""
+    """Recognise `frame.loc[…] = …` and `frame["x"].values[0] = …`."""
     here: ast.AST | None = node
     while isinstance(here, ast.Attribute | ast.Subscript):
         if isinstance(here.ctx, ast.Store | ast.Del):
@@ -138,20 +139,20 @@ def _leads_to_store(code: Code, node: ast.AST) -> bool:
 
 
 def _is_replaced_everywhere(code: Code, scope: Definition, original: str, name: str) -> bool:
-    """`frame = add_column(frame, …)`, at every call and more than once."""
+    """Tell whether every call, and there are several, is like `frame = add_column(frame, …)`."""
     function = code._reader_function(scope.body[0])
     returned = any(
-        isinstance(one, ast.Return) and one.value is not None and dotted(one.value) == name for one in walk(scope)
+        isinstance(node, ast.Return) and node.value is not None and dotted(node.value) == name for node in walk(scope)
     )
     if function is None or not returned or original not in function.parameters:
         return False
-    calls = [one for one in code.calls(scope.name) if code.project.targets(code.term(one.func), code.path)]
+    calls = [call for call in code.calls(scope.name) if code.project.targets(code.term(call.func), code.path)]
     callers = code.hotness.callers.get(Reference(code.path, function.name), [])
-    return len(calls) > 1 and len(callers) == len(calls) and all(_replaces(code, one) for one in calls)
+    return len(calls) > 1 and len(callers) == len(calls) and all(_replaces(code, call) for call in calls)
 
 
 def _replaces(code: Code, call: ast.Call) -> bool:
-    """What goes in is what comes out, or is not used again."""
+    """Tell whether the result replaces the argument, or the argument is not used again."""
     if not call.args or not isinstance(call.args[0], ast.Name):
         return bool(call.args) and isinstance(call.args[0], ast.Call)
     parent = code.parent(call)
@@ -163,7 +164,7 @@ def _replaces(code: Code, call: ast.Call) -> bool:
 # frame = pd.concat([frame, row]) in a loop
 
 
-def _grown(code: Code) -> Iterator[Found]:
+def _growing_frames(code: Code) -> Iterator[Found]:
     for call in code.calls("concat", "append"):
         parent = code.parent(call)
         while isinstance(parent, ast.Attribute | ast.Call):  # pd.concat(…).reset_index(drop=True)
@@ -174,16 +175,16 @@ def _grown(code: Code) -> Iterator[Found]:
         name = dotted(parent.targets[0])
         if not name or not _adds_to(code, call, name) or not prepares(code, call):
             continue
-        if _begins_anew(loop, parent, name, _instead(code, parent)):
+        if _begins_anew(loop, parent, name, _other_branch(code, parent)):
             continue
         yield _found(
-            code, call, f"`{shown(call)}` copies all rows so far in every turn of the loop",
-            "gather the parts in a list and concatenate once, after the loop", Confidence.HIGH,
+            code, call, f"`{shown(call)}` copies all previous rows in every iteration of the loop",
+            "collect the parts in a list and concatenate them once, after the loop", Confidence.HIGH,
         )  # fmt: skip
 
 
-def _instead(code: Code, node: ast.stmt) -> list[ast.stmt]:
-    """The other branch of the question that a statement stands in: `if rows is None: rows = new`."""
+def _other_branch(code: Code, node: ast.stmt) -> list[ast.stmt]:
+    """Return the other branch of the `if` around a statement: `if rows is None: rows = new`."""
     choice = code.parent(node)
     if not isinstance(choice, ast.If):
         return []
@@ -191,21 +192,21 @@ def _instead(code: Code, node: ast.stmt) -> list[ast.stmt]:
 
 
 def _begins_anew(loop: Repeated, parent: ast.Assign, name: str, instead: list[ast.stmt]) -> bool:
-    """Another statement of the same turn sets the name to something that is not made of it."""
+    """Tell whether another statement in the loop sets the name to a value not computed from it."""
     return any(
-        isinstance(one, ast.Assign)
-        and one is not parent
-        and one not in instead
-        and dotted(one.targets[0]) == name
-        and not any(isinstance(part, ast.Name | ast.Attribute) and dotted(part) == name for part in walk(one.value))
+        isinstance(node, ast.Assign)
+        and node is not parent
+        and node not in instead
+        and dotted(node.targets[0]) == name
+        and not any(isinstance(inner, ast.Name | ast.Attribute) and dotted(inner) == name for inner in walk(node.value))
         for statement in loop.body
-        for one in walk(statement)
+        for node in walk(statement)
     )
 
 
 def _adds_to(code: Code, call: ast.Call, name: str) -> bool:
     if code.full_name(call.func) == "pandas.concat":
-        given = call.args[0] if call.args else keyword(call, "objs")
-        return isinstance(given, ast.List | ast.Tuple) and any(dotted(one) == name for one in given.elts)
+        frames = call.args[0] if call.args else keyword(call, "objs")
+        return isinstance(frames, ast.List | ast.Tuple) and any(dotted(element) == name for element in frames.elts)
     appended = isinstance(call.func, ast.Attribute) and call.func.attr == "append" and dotted(call.func.value) == name
     return appended and is_frame(code, call.func.value) and not mentions(call.func, set())  # type: ignore[attr-defined]

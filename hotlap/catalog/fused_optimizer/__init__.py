@@ -7,7 +7,7 @@ ENTRY = Entry(
     risk=Risk.ROUNDING,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
-    stage=Stage.MODEL,  # before those that ask whether a step is fused
+    stage=Stage.MODEL,  # before entries that check whether a step is fused
     reach=0.6,
     alone=True,
 )

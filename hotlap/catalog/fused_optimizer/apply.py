@@ -1,4 +1,4 @@
-"""Switches optimizers that have a fused form to it for the time of each step, as long as that form can go on."""
+"""Switch optimizers to their fused form for the duration of each step, as long as that form can handle them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 from hotlap.runtime.site import Original, Site
 
-FIRST, EVERY = 3, 100  # steps of an optimizer at which its tensors are looked at: a walk over all of them
+FIRST, EVERY = 3, 100  # steps at which an optimizer's tensors are checked: a walk over all of them
 SGD = "torch.optim.sgd"
 
 
@@ -30,14 +30,14 @@ def apply(site: Site) -> None:
 
 
 class FusedOptimizers:
-    """The optimizers that step fused, each with what the user had chosen."""
+    """The optimizers that step fused, each with the user's own settings."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._switched: ByIdentity[UserSettings] = ByIdentity()
-        self._proofs: ByIdentity[Proof] = ByIdentity()  # of a step under way
+        self._proofs: ByIdentity[Proof] = ByIdentity()  # of a step in progress
         self._seen: ByIdentity[TensorSnapshot] = ByIdentity()
-        self._attends = False
+        self._is_patched = False
 
     def step_begins(self, optimizer: Any) -> None:
         chosen = self._switched.get(optimizer)
@@ -59,7 +59,7 @@ class FusedOptimizers:
             return is_laid_out_anew(optimizer)
         if why_not_tensors(optimizer) is not None:
             return True
-        if chosen.steps > 2:  # its state is there
+        if chosen.steps > 2:  # its state exists by now
             self._seen.put(optimizer, TensorSnapshot(optimizer))
         return False
 
@@ -87,7 +87,7 @@ class FusedOptimizers:
         elif (why := why_not_tensors(optimizer)) is not None:
             self._site.refused(f"{name}: {why}")
         else:
-            self._attend()
+            self._patch_optimizers()
             chosen = UserSettings(optimizer)
             self._switched.put(optimizer, chosen)
             self._begin(optimizer, chosen)
@@ -104,17 +104,17 @@ class FusedOptimizers:
         for optimizer in list(self._switched.things()):
             self._release(optimizer)
 
-    def _attend(self) -> None:
-        """Once, when the first is switched."""
-        if self._attends:
+    def _patch_optimizers(self) -> None:
+        """Install the patches once, when the first optimizer is switched."""
+        if self._is_patched:
             return
-        self._attends = True
+        self._is_patched = True
         site, optimizers = self._site, self._site.torch.optim.Optimizer
         site.ledger.later(self._release_all)
         site.replace(optimizers, "state_dict", self._saved, concerns=self._switched.__contains__)
         site.replace(optimizers, "load_state_dict", self._loaded, concerns=self._switched.__contains__)
         site.replace(optimizers, "__getstate__", self._copied, concerns=self._switched.__contains__)
-        self._attend_sgd()
+        self._patch_sgd()
 
     def _saved(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outcome, chosen = original(*args, **kwargs), self._switched.get(optimizer)
@@ -127,15 +127,15 @@ class FusedOptimizers:
         return outcome
 
     def _copied(self, original: Original, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """By copy or pickle: the copy is as the program made the optimizer."""
+        """Give a copy or a pickle the settings with which the program made the optimizer."""
         outcome, chosen = original(*args, **kwargs), self._switched.get(optimizer)
         return outcome if chosen is None else chosen.as_saved(separate(outcome))
 
-    def _attend_sgd(self) -> None:
-        """Fused SGD raises where a gradient is sparse, or where some parameters have their first gradient later than
-        others. Where a closure computes them, that is known only within the step.
+    def _patch_sgd(self) -> None:
+        """Fall back where fused SGD raises: if a gradient is sparse, or if some parameters have their first gradient
+        later than others. If a closure computes them, that is known only within the step.
 
-        The patch is on a function of a module, so it leaves for good when Dynamo compiles; the entry stays.
+        The patch is on a function of a module, so it is removed for good when Dynamo compiles; the entry stays on.
         """
         module, ledger = sys.modules[SGD], Ledger()
 
@@ -158,17 +158,17 @@ class FusedOptimizers:
         self._site.ledger.later(ledger.close)
 
     def _owner(self, parameters: list[Any]) -> Any:
-        """The optimizer that we switched, of the parameters of one group."""
+        """Return the switched optimizer that has these parameters of one group, or None."""
         for optimizer in self._switched.things():
-            if any(one is parameters[0] for group in optimizer.param_groups for one in group["params"]):
+            if any(parameter is parameters[0] for group in optimizer.param_groups for parameter in group["params"]):
                 return optimizer
         return None
 
 
 def _lacks_buffers(parameters: list[Any], gradients: list[Any], momenta: list[Any]) -> bool:
-    """Some momentum is missing, and all would have gone to one kernel: none was updated yet."""
-    kinds = {(one.device, one.dtype) for one in (*parameters, *gradients)}
-    return len(kinds) == 1 and any(one is None for one in momenta)
+    """Whether a momentum is missing and all tensors would go to one kernel, so that none has been updated yet."""
+    kinds = {(tensor.device, tensor.dtype) for tensor in (*parameters, *gradients)}
+    return len(kinds) == 1 and any(momentum is None for momentum in momenta)
 
 
 def _why_not(optimizer: Any) -> str | None:
@@ -180,15 +180,15 @@ def _why_not(optimizer: Any) -> str | None:
     if any(group.get("differentiable") for group in groups):
         return "must stay differentiable"
     if optimizer._optimizer_step_pre_hooks:
-        return "has hooks before its step, which may make other gradients"
+        return "has hooks before its step, which may change gradients"
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
     if "cpu" in devices and any(group.get("capturable") for group in groups):
         return "is capturable, which torch refuses on the host"
     if devices != {"cpu"} and any(kind.__name__ == "Adagrad" for kind in type(optimizer).__mro__):
-        return "has a fused form on the host only"
+        return "has a fused form on the CPU only"
     counts = [state["step"] for state in optimizer.state.values() if "step" in state]  # SGD has none
     if any(str(count.dtype) != "torch.float32" for count in counts):
-        return "counts its steps in another type than its fused form"
+        return "counts its steps in a different dtype from its fused form"
     floating = all(parameter.is_floating_point() for group in groups for parameter in group["params"])
     if not devices <= {"cpu", "cuda"} or not floating:
         return f"parameters on {', '.join(sorted(devices))} cannot be fused"

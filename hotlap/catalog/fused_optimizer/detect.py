@@ -5,10 +5,10 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """An optimizer that is not fused could at most save its own time."""
-    plain = [one for one in seen.optimizers if not one.fused]
+    """Fusing an optimizer could save at most its own time."""
+    plain = [optimizer for optimizer in seen.optimizers if not optimizer.fused]
     share = seen.shares.get(OPTIMIZER, 0.0)
     if not plain or share <= 0:
         return None
-    names = ", ".join(sorted({one.name for one in plain}))
+    names = ", ".join(sorted({optimizer.name for optimizer in plain}))
     return Expectation(most=share, why=f"{names} takes {share:.0%} of the step and is not fused")

@@ -1,4 +1,4 @@
-"""Optimizers that update one parameter tensor after the other. One finding a program."""
+"""Finds optimizers that update one parameter tensor after another. One finding per program."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _DEVICE = re.compile(r"\bcuda\b|\bdevice\b|Accelerator|Trainer|Fabric")
 def find(code: Code) -> Iterator[Found]:
     if is_test(code.path) or not (_DEVICE.search(code.text) or code.project_uses(MOVES)) or not code.trains():
         return
-    for call in sorted(code.calls(*_FUSED), key=lambda one: one.lineno):
+    for call in sorted(code.calls(*_FUSED), key=lambda call: call.lineno):
         if _is_plain(code, call):
             short = ast.unparse(call.func).rsplit(".", 1)[-1]
             yield Found(
                 call,
-                f"{short} updates the parameters by several kernels a tensor",
+                f"{short} updates the parameters with several kernels per tensor",
                 "update them together: fused=True",
                 Applicability.DISPLAY_ONLY if spread(call) else Applicability.UNSAFE,
                 Heat(
@@ -46,13 +46,13 @@ def _is_plain(code: Code, call: ast.Call) -> bool:
     if not name.startswith("torch.optim.") or code.heat(call).frequency is Frequency.NEVER:
         return False
     given = loader(code, call)
-    return (given.complete or _hands_on(code, call)) and not any(word in _CHOSEN for word in given.settings)
+    return (given.complete or _forwards_options(code, call)) and not any(word in _CHOSEN for word in given.settings)
 
 
-def _hands_on(code: Code, call: ast.Call) -> bool:
-    """`Adam(params, lr, **options)`, of options that the function is given, in a project that never says `fused`."""
+def _forwards_options(code: Code, call: ast.Call) -> bool:
+    """Whether it is `Adam(params, lr, **options)`, with the function's own options, in a project without `fused`."""
     function = code.function(call)
     rest = function.args.kwarg.arg if function is not None and function.args.kwarg is not None else ""
     spreads = [word.value for word in call.keywords if word.arg is None]
-    handed = all(isinstance(one, ast.Name) and one.id == rest for one in spreads)
-    return bool(spreads) and handed and not code.project_uses("fused")
+    forwarded = all(isinstance(value, ast.Name) and value.id == rest for value in spreads)
+    return bool(spreads) and forwarded and not code.project_uses("fused")

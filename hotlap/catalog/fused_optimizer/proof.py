@@ -1,7 +1,7 @@
-"""The same update both ways, from the same state, for a few parameters of an optimizer: now and then, while it trains.
+"""An occasional check of the fused update against the program's own, from the same state, for a few parameters.
 
-The update that the program would have made is computed on copies. Where the two differ by more than rounding, the entry
-is switched off for good.
+The update that the program would have made is computed on copies. If the two differ by more than rounding, the entry is
+switched off for good.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import defaultdict
 from inspect import unwrap
 from typing import Any
 
-FIRST = 2  # steps of an optimizer, each of which is looked at
-EVERY = 500  # steps, about, from then on
+FIRST = 2  # first steps of an optimizer, each of which is checked
+EVERY = 500  # about one step in this many is checked from then on
 PARAMETERS, ELEMENTS = 4, 1 << 20  # at a time, at most
 ROUNDING = 8  # units in the last place of the largest weight …
 SHARE = 1e-3  # … or of the largest change: powers of the betas are rounded too
@@ -26,35 +26,35 @@ def is_due(step: int) -> bool:
 
 
 class Proof:
-    """Of one step: made before it, asked after it."""
+    """The check of one step, created before it and evaluated after it."""
 
     def __init__(self, torch: Any, optimizer: Any, own: list[dict[str, Any]]) -> None:
-        """`own`: for each group the choice of the program."""
+        """`own` holds, for each group, the program's own settings."""
         self._torch, self._optimizer = torch, optimizer
         self._sampled = _sampled(optimizer, own)
-        self._gradients = [(one.grad, one.grad._version) for one, _, _ in self._sampled]
-        self._copies = [_copied(one) for one, _, _ in self._sampled]
-        self._states = [_state(optimizer.state.get(one), group) for one, group, _ in self._sampled]
+        self._gradients = [(parameter.grad, parameter.grad._version) for parameter, _, _ in self._sampled]
+        self._copies = [_copied(parameter) for parameter, _, _ in self._sampled]
+        self._states = [_state(optimizer.state.get(parameter), group) for parameter, group, _ in self._sampled]
 
     def difference(self) -> str | None:
-        """Why they are not the same. Host sync."""
+        """Return how the two updates differ, or None. Host sync."""
         if not self._sampled or any(
-            one.grad is not gradient or gradient._version != version
-            for (one, _, _), (gradient, version) in zip(self._sampled, self._gradients, strict=True)
+            parameter.grad is not gradient or gradient._version != version
+            for (parameter, _, _), (gradient, version) in zip(self._sampled, self._gradients, strict=True)
         ):
-            return None  # the step computed its gradients itself, or somebody else wrote into them
-        before = [one.detach().double() for one in self._copies]
+            return None  # the step computed its gradients itself, or other code wrote into them
+        before = [copy.detach().double() for copy in self._copies]
         self._step()
         for (parameter, _, _), copy, then in zip(self._sampled, self._copies, before, strict=True):
             now, expected = parameter.detach().double(), copy.detach().double()
             off, change = float((now - expected).abs().max()), float((expected - then).abs().max())
             unit = self._torch.finfo(parameter.dtype).eps * float(expected.abs().max())
             if off > max(ROUNDING * unit, SHARE * change):
-                return f"a weight differs by {off:.2g} from what the program's own step makes of it"
+                return f"a weight differs by {off:.2g} from the result of the program's own step"
         return None
 
     def _step(self) -> None:
-        """The program's own, of the copies."""
+        """Make the program's own step on the copies."""
         again = object.__new__(type(self._optimizer))
         vars(again).update(vars(self._optimizer))
         again.state = defaultdict(dict, zip(self._copies, self._states, strict=True))
@@ -67,16 +67,18 @@ class Proof:
 
 
 def _sampled(optimizer: Any, own: list[dict[str, Any]]) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """Parameters with their groups. An optimizer of the program's own, which may count its steps, is left alone."""
+    """Sample parameters with their groups; none for an optimizer of the program's own, which may count its steps."""
     if not type(optimizer).__module__.startswith(OF_TORCH):
         return []
-    several = [
-        (one, group, choice)
+    candidates = [
+        (parameter, group, choice)
         for group, choice in zip(optimizer.param_groups, own, strict=False)
-        for one in group["params"]
-        if one.grad is not None and 0 < one.numel() <= ELEMENTS // PARAMETERS and one.is_floating_point()
+        for parameter in group["params"]
+        if parameter.grad is not None
+        and 0 < parameter.numel() <= ELEMENTS // PARAMETERS
+        and parameter.is_floating_point()
     ]
-    return _random.sample(several, min(PARAMETERS, len(several)))
+    return _random.sample(candidates, min(PARAMETERS, len(candidates)))
 
 
 def _copied(parameter: Any) -> Any:
@@ -86,8 +88,8 @@ def _copied(parameter: Any) -> Any:
 
 
 def _state(state: Any, group: dict[str, Any]) -> dict[str, Any]:
-    """A count of steps lies on the host, where the step is not fused."""
-    found = {key: one.clone() if hasattr(one, "clone") else one for key, one in (state or {}).items()}
+    """Copy the state of a parameter; the step count of an unfused step lies on the host."""
+    found = {key: value.clone() if hasattr(value, "clone") else value for key, value in (state or {}).items()}
     if "step" in found and hasattr(found["step"], "cpu") and not group.get("capturable"):
         found["step"] = found["step"].cpu()
     return found

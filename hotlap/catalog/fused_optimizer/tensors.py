@@ -10,7 +10,7 @@ MOMENTUM = "momentum_buffer"
 
 
 def why_not_tensors(optimizer: Any) -> str | None:
-    """Of parameters that have a gradient now; the others are not updated."""
+    """Return why not, for the parameters that have a gradient now; the others are not updated."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad
@@ -19,17 +19,15 @@ def why_not_tensors(optimizer: Any) -> str | None:
             if str(gradient.layout) != "torch.strided":
                 return "gradients are sparse"
             order, along = _order(parameter), list(_along(optimizer, parameter))
-            if not _is_dense(parameter) or any(_order(one) != order for one in along):
-                return "gradients or state lie in memory in another order than the parameters"
-            if any(one.dtype != parameter.dtype for one in along):
-                return "gradients or state are of another type than the parameters"
+            if not _is_dense(parameter) or any(_order(tensor) != order for tensor in along):
+                return "gradients or state are laid out in memory differently from the parameters"
+            if any(tensor.dtype != parameter.dtype for tensor in along):
+                return "gradients or state have a different dtype from the parameters"
     return None
 
 
 def is_laid_out_anew(optimizer: Any) -> bool:
-    """Whether a gradient has come to lie in another order than its parameter, or to be of another type; asked at every
-    step.
-    """
+    """Whether a gradient's layout or dtype no longer matches its parameter's; checked at every step."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad
@@ -45,22 +43,26 @@ def is_laid_out_anew(optimizer: Any) -> bool:
 
 
 def mark_as_written(torch: Any, optimizer: Any) -> None:
-    """Fused and replayed steps do not tell autograd, which would not see that a graph needs weights from before."""
-    written = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+    """Tell autograd of the update, as fused and replayed steps do not: a graph may need the weights from before."""
+    written = [
+        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
+    ]
     torch.autograd.graph.increment_version(written)
 
 
 class TensorSnapshot:
-    """The tensors that an optimizer steps with, as they were when all of them were looked at: a program may put others
-    in their place, or lay its weights out anew. Asked at every step, so without Python's own loops.
+    """A snapshot of the tensors that an optimizer steps with: a program may replace them or change the layout of its
+    weights. It is compared at every step, so it avoids Python loops.
     """
 
     def __init__(self, optimizer: Any) -> None:
-        self._parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._stride = type(self._parameters[0]).stride if self._parameters else None
         self._strides = self._strides_now()
-        held = [(optimizer.state[one], one) for one in self._parameters if one in optimizer.state]
-        self._owners, self._states = [one for _, one in held], [state for state, _ in held]
+        held = [
+            (optimizer.state[parameter], parameter) for parameter in self._parameters if parameter in optimizer.state
+        ]
+        self._owners, self._states = [parameter for _, parameter in held], [state for state, _ in held]
         places = [(state, name, value) for state in self._states for name, value in state.items()]
         self._holders, self._names, self._values = ([place[n] for place in places] for n in range(3))
         self._sizes = list(map(len, self._states))
@@ -78,14 +80,16 @@ class TensorSnapshot:
 
 
 def begin_late_momenta(optimizer: Any) -> bool:
-    """False where that cannot be. Fused SGD takes no momentum that is missing beside others that are there; one of zero
-    becomes the gradient, as a first one does unless it is dampened.
+    """Fill in missing momenta with zeros, and return False where that is impossible. Fused SGD does not accept a
+    missing momentum beside existing ones; a zero one becomes the gradient, as a first one does unless dampened.
     """
     for group in optimizer.param_groups:
         if not group.get("momentum"):
             continue
-        states = [(one, optimizer.state[one]) for one in group["params"] if one.grad is not None]
-        late = [(one, state) for one, state in states if state.get(MOMENTUM) is None]
+        states = [
+            (parameter, optimizer.state[parameter]) for parameter in group["params"] if parameter.grad is not None
+        ]
+        late = [(parameter, state) for parameter, state in states if state.get(MOMENTUM) is None]
         if late and len(late) < len(states):
             if group.get("dampening"):
                 return False
@@ -96,13 +100,13 @@ def begin_late_momenta(optimizer: Any) -> bool:
 
 def _along(optimizer: Any, parameter: Any) -> Iterator[Any]:
     yield parameter.grad
-    for one in (optimizer.state.get(parameter) or {}).values():
-        if getattr(one, "shape", None) == parameter.shape:
-            yield one
+    for tensor in (optimizer.state.get(parameter) or {}).values():
+        if getattr(tensor, "shape", None) == parameter.shape:
+            yield tensor
 
 
 def _order(tensor: Any) -> tuple[int, ...]:
-    """The stride of a dimension of size 1 means nothing; autograd leaves it as it comes."""
+    """Return the strides of dimensions larger than 1. That of a dimension of size 1 is arbitrary in autograd."""
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
 
 

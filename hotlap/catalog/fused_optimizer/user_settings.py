@@ -1,4 +1,4 @@
-"""What the user had chosen for an optimizer that steps fused: its groups say so whenever it does not step."""
+"""The user's settings of an optimizer that steps fused; its groups show them whenever it is not stepping."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hotlap.loading.identity import ByIdentity
 OURS = {"fused": True, "foreach": False}
 STEP = "step"  # a count per tensor: on its device while fused, else on the host, unless `capturable`
 
-_of_optimizers: ByIdentity[UserSettings] = ByIdentity()  # for other entries, which stand around a step
+_of_optimizers: ByIdentity[UserSettings] = ByIdentity()  # for other entries, which wrap a step
 
 
 @contextmanager
 def stepping(optimizer: Any) -> Iterator[None]:
-    """The optimizer as its step will find it, for who looks at it before the step's hooks have run."""
+    """Show the optimizer as its step will find it, to code that looks at it before the step's hooks have run."""
     chosen = _of_optimizers.get(optimizer)
     if chosen is None or chosen.is_in_step:
         yield
@@ -30,7 +30,7 @@ def stepping(optimizer: Any) -> Iterator[None]:
 
 
 class UserSettings:
-    """By parameter group, in their order: loading replaces the groups themselves. Groups added later are the user's."""
+    """The settings by position of the parameter group: loading replaces the groups. Later groups are untouched."""
 
     def __init__(self, optimizer: Any) -> None:
         self.steps = 1
@@ -61,7 +61,7 @@ class UserSettings:
             group.update((key, value) for key, value in own.items() if group.get(key) is OURS[key])
 
     def loaded(self, optimizer: Any) -> None:
-        """The user's choice is now what was loaded, and torch has put the counts where that choice wants them."""
+        """Adopt the loaded settings as the user's; torch has put the step counts where these settings want them."""
         self.own = [_choice(group) for group in optimizer.param_groups]
         self._counts_moved = False
         self.steps = 1
@@ -75,7 +75,7 @@ class UserSettings:
                     _move(optimizer.state.get(parameter), "cpu")
 
     def as_saved(self, saved: Any) -> Any:
-        """Torch makes groups and state anew to save them, but what is held per parameter is the optimizer's own."""
+        """Put the user's settings into `saved`, whose groups and state are new; each parameter's state is shared."""
         state = saved["state"]
         for group, own in zip(saved["param_groups"], self.own, strict=False):
             if self.is_in_step:
@@ -88,14 +88,14 @@ class UserSettings:
         return saved
 
     def _still_chosen(self, groups: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """A group in which the user has chosen otherwise since is left alone."""
+        """Yield the groups whose settings the user has not changed since."""
         for group, own in zip(groups, self.own, strict=False):
             if _choice(group) == own:
                 yield group, own
 
 
 def separate(held: dict[str, Any]) -> dict[str, Any]:
-    """What an optimizer holds, in containers that can be written into."""
+    """Copy the containers of an optimizer's attributes, so that they can be written to."""
     groups = [dict(group) for group in held["param_groups"]]
     return {**held, "param_groups": groups, "state": copy(held["state"])}
 
@@ -109,6 +109,6 @@ def _counts_on_host(group: dict[str, Any]) -> bool:
 
 
 def _move(state: dict[str, Any] | None, device: Any) -> None:
-    """Host sync, where a count leaves a GPU."""
+    """Move the step count to `device`. Host sync if it leaves a GPU."""
     if state and hasattr(state.get(STEP), "to"):
         state[STEP] = state[STEP].to(device)

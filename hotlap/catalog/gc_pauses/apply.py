@@ -1,4 +1,4 @@
-"""Freezes Python's garbage collector during steps: full collections happen between epochs, or every so many steps."""
+"""Freeze Python's garbage collector during steps: full collections run between epochs, or every so many steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from gc import collect  # the function itself: another entry may stand in for it in its module
+from gc import collect  # the function itself: another entry may replace it in its module
 from typing import Any
 
 from hotlap.patch.hidden_frames import leave_no_frame
@@ -15,10 +15,10 @@ from hotlap.runtime.site import Original, Site
 
 WARM = 5  # optimizer steps before anything is frozen: caches and state are there by then
 LATEST = 1000  # steps without a full collection
-SHARE = 0.01  # of the time may go into full collections of ours
-PYTHONS_OWN = 5000  # frozen objects at most that no program froze: some Pythons freeze hundreds when they start
+SHARE = 0.01  # of the time at most may go into our full collections
+PYTHONS_OWN = 5000  # objects at most that Python froze, not the program: some Pythons freeze hundreds at startup
 NEVER = 1_000_000_000  # young collections before a full one
-PATIENCE = 0.1  # seconds for a collection in another thread, when the program ends
+PATIENCE = 0.1  # seconds to wait for a collection in another thread when the program ends
 
 
 def apply(site: Site) -> None:
@@ -28,7 +28,7 @@ def apply(site: Site) -> None:
 
 
 class Pauses:
-    """Full collections take the frozen objects in: whoever asks for one gets all that is garbage freed."""
+    """Holds off full collections. One that runs includes the frozen objects, so it frees all garbage."""
 
     def __init__(self, site: Site, clock: Callable[[], float] = time.perf_counter) -> None:
         self._site, self._clock = site, clock
@@ -70,7 +70,7 @@ class Pauses:
         def undo() -> None:
             atexit.unregister(self._leave)
             self._leave()
-            if gc.get_threshold() == ours:  # else the program has chosen others meanwhile
+            if gc.get_threshold() == ours:  # else the program has since chosen others
                 gc.set_threshold(*before)
 
         atexit.register(self._leave)  # Python's last collection must find what the program left in cycles
@@ -79,8 +79,8 @@ class Pauses:
         self._site.ledger.wrap(gc, "get_referrers", self._referring)
 
     def _leave(self) -> None:
-        """A daemon thread that is stopped within our callback would leave Python collecting for ever, so that its last
-        collection is left out: such a one is let end first.
+        """Let a collection in progress end, then unfreeze. A daemon thread that is stopped within our callback would
+        leave Python collecting for ever, and the last collection would be skipped.
         """
         self._frozen = False
         deadline = time.monotonic() + PATIENCE
@@ -91,18 +91,18 @@ class Pauses:
         gc.unfreeze()
 
     def _with_all(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Frozen objects are listed too: programs look for tensors among them, and so do we for the model."""
+        """List frozen objects too: programs look for tensors among them, and hotlap looks for the model."""
         with self._thawed():
             return original(*args, **kwargs)
 
     def _referring(self, original: Original) -> Original:
-        """Without the guard of `site.replace`, nor `unseen`: what hands the arguments on would refer to them too."""
+        """Wrap without the guard of `site.replace` or `unseen`: frames that pass the arguments on refer to them too."""
 
         def get_referrers(*objects: Any) -> list[Any]:
             try:
                 with self._thawed():
                     found = original(*objects)
-                return [one for one in found if one is not objects]
+                return [referrer for referrer in found if referrer is not objects]
             except BaseException as error:
                 leave_no_frame(error)
                 raise
@@ -119,7 +119,7 @@ class Pauses:
                 gc.freeze()
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
-        """Called by Python around every collection."""
+        """Python calls this around every collection."""
         self._under_way = phase == "start"
         if info["generation"] != 2 or not self._frozen:
             return

@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """At most the time Python spends collecting; collections of young objects stay."""
+    """The gain is at most the time Python spends collecting; young objects are still collected."""
     share = seen.shares.get(GARBAGE, 0.0)
     if share <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Tensors made on the host only to be moved to the device."""
+"""Finds tensors made on the host only to be moved to the device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find(code: Code) -> Iterator[Found]:
         repair = f"torch.tensor(…, device={text})" if short in CONSTRUCTORS else f"device={text}"
         yield Found(
             call,
-            f"`{shown(call)}` makes a tensor on the host and copies it {code.heat(call).frequency.value}",
+            f"`{shown(call)}` makes a tensor on the host and copies it {code.heat(call).frequency}",
             f"make it where it is needed: {repair}",
             (Applicability.UNSAFE if short in RANDOM else Applicability.SAFE)
             if fixable
@@ -60,7 +60,7 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _is_data(code: Code, made: ast.Call, short: str) -> bool:
-    """`torch.as_tensor(rows)`, of an array that comes anew with every batch: it must be copied, wherever it is made."""
+    """Whether it is `torch.as_tensor(rows)`, with new data in every batch that must be copied, wherever it is made."""
     given = made.args[0] if made.args else None
     if short not in ("as_tensor", "tensor", "Tensor", "FloatTensor", "LongTensor", "BoolTensor"):
         return False
@@ -82,16 +82,16 @@ def _counts(iterable: ast.expr) -> bool:
 
 
 def _comes_anew(code: Code, name: ast.Name) -> bool:
-    """Rows of an array, what a function gave, or a list that was filled: set in the function, and no number."""
+    """Whether the function sets the name to rows of an array, the result of a call, or a list that is filled."""
     function = code.function(name)
     if function is None or code.kind(name) in (NUMBER, EXTENT, TENSOR):
         return False
     made = [
-        (target, one.value)
-        for one in walk(function)
-        if isinstance(one, ast.Assign) and one.lineno < name.lineno
-        for target in one.targets
-        if any(isinstance(part, ast.Name) and part.id == name.id for part in walk(target))
+        (target, statement.value)
+        for statement in walk(function)
+        if isinstance(statement, ast.Assign) and statement.lineno < name.lineno
+        for target in statement.targets
+        if any(isinstance(node, ast.Name) and node.id == name.id for node in walk(target))
     ]
     return bool(made) and all(isinstance(target, ast.Tuple) or _is_rows(code, value) for target, value in made)
 
@@ -105,54 +105,54 @@ def _is_rows(code: Code, value: ast.expr) -> bool:
 
 
 def _is_observed(code: Code, made: ast.Call) -> bool:
-    """What an environment shows to an agent that must act: it comes from the host, wherever the tensor is made."""
-    given = [one for one in walk(made.args[0]) if isinstance(one, ast.Name)] if made.args else []
-    return any(_is_argument(code, one) for one in given) and is_acting(code, made)
+    """Whether it holds what an environment shows to an acting agent: that comes from the host in any case."""
+    given = [node for node in walk(made.args[0]) if isinstance(node, ast.Name)] if made.args else []
+    return any(_is_argument(code, name) for name in given) and is_acting(code, made)
 
 
 def _is_argument(code: Code, name: ast.Name) -> bool:
-    """Of the function, or what a comprehension goes over."""
+    """Whether a name is an argument of the function or the variable of a comprehension."""
     function = code.function(name)
     taken = any(
-        isinstance(one, ast.Name) and one.id == name.id
+        isinstance(node, ast.Name) and node.id == name.id
         for outer in code.ancestors(name)
-        for part in getattr(outer, "generators", ())
-        for one in walk(part.target)
+        for generator in getattr(outer, "generators", ())
+        for node in walk(generator.target)
     )
-    return taken or (function is not None and any(one.arg == name.id for one in function.args.args))
+    return taken or (function is not None and any(parameter.arg == name.id for parameter in function.args.args))
 
 
 def _of_constant(code: Code, call: ast.Call, moved: ast.expr) -> Found:
     return Found(
         call,
-        f"`{shown(call)}` copies the same tensor of the host {code.heat(call).frequency.value}",
+        f"`{shown(call)}` copies the same host tensor {code.heat(call).frequency}",
         "keep it on the device: self.register_buffer, or move it once",
         confidence=Confidence.MEDIUM,
     )
 
 
 def keeps_constant(code: Code, moved: ast.expr) -> bool:
-    """`self.weights.to(x.device)`, of a tensor that the object made on the host and leaves there."""
+    """Whether it is `self.weights.to(x.device)`, with a tensor that the object made on the host and leaves there."""
     while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute) and moved.func.attr in _BETWEEN:
         moved = moved.func.value
     if isinstance(moved, ast.Name):
         return _is_of_file(code, moved)
-    kept = isinstance(moved, ast.Attribute) and isinstance(moved.value, ast.Name) and moved.value.id == "self"
-    return kept and code.kind(moved) == HOST and _is_made_once(code, ast.unparse(moved))
+    is_attribute = isinstance(moved, ast.Attribute) and isinstance(moved.value, ast.Name) and moved.value.id == "self"
+    return is_attribute and code.kind(moved) == HOST and _is_made_once(code, ast.unparse(moved))
 
 
 def _is_of_file(code: Code, name: ast.Name) -> bool:
-    """`WEIGHTS`, that the file made on the host when it was imported, or took from another one."""
+    """Whether a name is like `WEIGHTS`, which the file made on the host when imported, or imported itself."""
     function = code.function(name)
     if function is None or code.kind(name) != HOST or name.id in code.stored(function):
         return False
-    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    around = any(isinstance(one, Definition | ast.Lambda) for one in code.ancestors(function))
-    return not around and all(one.arg != name.id for one in every)
+    parameters = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    around = any(isinstance(outer, Definition | ast.Lambda) for outer in code.ancestors(function))
+    return not around and all(parameter.arg != name.id for parameter in parameters)
 
 
 def _is_made_once(code: Code, name: str) -> bool:
-    """Every place of the file that sets the attribute is in a constructor."""
+    """Whether the file sets the attribute in constructors only."""
     setters = [
         code.function(node)
         for node in code.nodes(ast.Assign, ast.AnnAssign)
@@ -160,12 +160,12 @@ def _is_made_once(code: Code, name: str) -> bool:
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Attribute) and ast.unparse(target) == name
     ]
-    return bool(setters) and all(one is not None and one.name == "__init__" for one in setters)
+    return bool(setters) and all(setter is not None and setter.name == "__init__" for setter in setters)
 
 
 @lru_cache(maxsize=2)
 def _movers(project: Project) -> dict[Reference, int]:
-    """Functions that give back one of their arguments, moved: `def to_gpu(x): return x.cuda()`."""
+    """Return functions that return one of their arguments, moved: `def to_gpu(x): return x.cuda()`."""
     found = {}
     for reference, function in project.functions():
         number = _moved_argument(function.returns, function.name)
@@ -178,13 +178,13 @@ def _moved_argument(returned: Term, name: str) -> int:
     if not isinstance(returned, tuple) or returned[0] not in ("moved", "join"):
         return -1
     if returned[0] == "join":
-        return max(_moved_argument(part, name) for part in returned[1:])
+        return max(_moved_argument(alternative, name) for alternative in returned[1:])
     inner = returned[1]
     return int(inner[2]) if isinstance(inner, tuple) and inner[0] == "param" and inner[1] == name else -1
 
 
 def _through_helpers(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | None]]:
-    """`to_gpu(torch.zeros(n))`."""
+    """Yield calls like `to_gpu(torch.zeros(n))`."""
     movers = _movers(code.project)
     for call in code.calls(*{reference.name.rsplit(".", 1)[-1] for reference in movers}) if movers else ():
         for target in code.project.targets(code.asked(call.func), code.path):
@@ -193,11 +193,11 @@ def _through_helpers(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr 
 
 
 def _like(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
-    """`torch.zeros(n).type_as(x)`: moved to where the other tensor is."""
+    """Yield calls like `torch.zeros(n).type_as(x)`, which move a tensor to where another one is."""
     for call in code.calls("type_as", "to"):
         if isinstance(call.func, ast.Attribute) and len(call.args) == 1 and code.kind(call.args[0]) == TENSOR:
-            other = call.args[0]
-            yield call, call.func.value, ast.Attribute(other, "device", ast.Load())
+            target = call.args[0]
+            yield call, call.func.value, ast.Attribute(target, "device", ast.Load())
         device = keyword(call, "device")
         if not isinstance(device, ast.Attribute) or device.attr != "device" or call.args or is_device(code, device):
             continue
@@ -206,7 +206,7 @@ def _like(code: Code) -> Iterator[tuple[ast.Call, ast.expr, ast.expr]]:
 
 
 def _made(code: Code, node: ast.expr) -> ast.Call | None:
-    """The torch.zeros(…) at the beginning of a chain of calls."""
+    """Return the torch.zeros(…) at the beginning of a chain of calls."""
     node = _alone(code, node)
     while isinstance(node, ast.Call):
         name = code.full_name(node.func)
@@ -227,7 +227,7 @@ def _made(code: Code, node: ast.expr) -> ast.Call | None:
 
 
 def _alone(code: Code, node: ast.expr) -> ast.expr:
-    """The tensor of arithmetic with plain numbers: `1 - torch.eye(n)`."""
+    """Return the tensor in arithmetic with plain numbers: `1 - torch.eye(n)`."""
     while isinstance(node, ast.BinOp):
         left, right = code.kind(node.left), code.kind(node.right)
         if left == HOST and right in (NUMBER, UNKNOWN, EXTENT):
@@ -240,18 +240,20 @@ def _alone(code: Code, node: ast.expr) -> ast.expr:
 
 
 def _made_before(code: Code, node: ast.expr) -> ast.Call | None:
-    """`mask = torch.ones(n)`, then `mask = mask.to(device)`, and nothing was written into it on the host."""
+    """Return `torch.ones(n)` of `mask = torch.ones(n)`, if only `mask = mask.to(device)` follows and no write to it."""
     function = code.function(node)
     if not isinstance(node, ast.Name) or function is None:
         return None
-    before = [one for one in walk(function) if isinstance(one, ast.Name) and one.id == node.id]
-    before = [one for one in before if one.lineno < node.lineno]
-    last = max((one.lineno for one in before if isinstance(one.ctx, ast.Store) and not _follows(code, one)), default=0)
-    after = [one for one in before if one.lineno >= last]
+    uses = [used for used in walk(function) if isinstance(used, ast.Name) and used.id == node.id]
+    uses = [used for used in uses if used.lineno < node.lineno]
+    last = max(
+        (used.lineno for used in uses if isinstance(used.ctx, ast.Store) and not _follows(code, used)), default=0
+    )
+    after = [used for used in uses if used.lineno >= last]
     statements = [
-        code.statement(one)
-        for one in after
-        if one.lineno == last or not (_follows(code, one) or _is_written(code, one) or _is_shape(code, one))
+        code.statement(used)
+        for used in after
+        if used.lineno == last or not (_follows(code, used) or _is_written(code, used) or _is_shape(code, used))
     ]
     if len(statements) != 1 or not isinstance(statements[0], ast.Assign):
         return None  # read or written in between
@@ -262,19 +264,19 @@ def _made_before(code: Code, node: ast.expr) -> ast.Call | None:
 
 
 def _is_written(code: Code, name: ast.Name) -> bool:
-    """`mask[lengths == 0] = 1`, `rows[i] = self.draw(scores)`: a number, or what comes from the device."""
+    """Whether it is `mask[lengths == 0] = 1` or `rows[i] = self.draw(scores)`: a number, or a value from the device."""
     statement = code.statement(name)
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     if not isinstance(target, ast.Subscript) or not isinstance(statement, ast.Assign):
         return False
-    places = [one for one in walk(target.slice) if isinstance(one, ast.Name) and not _is_shape(code, one)]
-    if any(code.kind(one) in (BATCH, HOST) and one.id != name.id for one in places):
+    places = [used for used in walk(target.slice) if isinstance(used, ast.Name) and not _is_shape(code, used)]
+    if any(code.kind(used) in (BATCH, HOST) and used.id != name.id for used in places):
         return False  # where it is written, only the host knows
     if name is not target.value:
         return _is_inside(code, name, target.slice)
     value = statement.value
     plain = isinstance(value, ast.Constant) or code.kind(value) in (NUMBER, TENSOR, HOST)
-    return plain or (isinstance(value, ast.Call) and any(code.kind(one) == TENSOR for one in value.args))
+    return plain or (isinstance(value, ast.Call) and any(code.kind(argument) == TENSOR for argument in value.args))
 
 
 def _is_inside(code: Code, node: ast.AST, outer: ast.AST) -> bool:
@@ -282,7 +284,7 @@ def _is_inside(code: Code, node: ast.AST, outer: ast.AST) -> bool:
 
 
 def _is_shape(code: Code, name: ast.Name) -> bool:
-    """`mask.size(1)`, `x.expand_as(mask)`: only how large it is."""
+    """Whether only the size is used, as in `mask.size(1)` or `x.expand_as(mask)`."""
     parent = code.parent(name)
     if isinstance(parent, ast.Attribute):
         return parent.attr in ("size", "shape", "dtype", "dim", "numel")
@@ -290,16 +292,18 @@ def _is_shape(code: Code, name: ast.Name) -> bool:
 
 
 def _made_by(code: Code, node: ast.expr) -> ast.Call | None:
-    """`subsequent_mask(length).to(device)`: a function of the project gets no tensor, and gives one of the host."""
+    """Return `subsequent_mask(length)`: a function of the project that gets no tensor and returns one on the host."""
     if not isinstance(node, ast.Call) or code.kind(node) != HOST or spread(node):
         return None
     given = [*node.args, *(word.value for word in node.keywords)]
-    plain = bool(given) and all(code.kind(one) in (NUMBER, EXTENT) or isinstance(one, ast.Constant) for one in given)
+    plain = bool(given) and all(
+        code.kind(value) in (NUMBER, EXTENT) or isinstance(value, ast.Constant) for value in given
+    )
     return node if plain and code.project.targets(code.asked(node.func), code.path) else None
 
 
 def _made_of(code: Code, node: ast.expr) -> ast.Call | None:
-    """`torch.cat([first, second]).to(device)`, of nothing but tensors that the same function makes on the host."""
+    """Return the first tensor of `torch.cat([first, second])` if the same function makes all of them on the host."""
     if code.kind(node) != HOST:
         return None
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _BETWEEN:
@@ -309,41 +313,41 @@ def _made_of(code: Code, node: ast.expr) -> ast.Call | None:
         node = values[0] if len(values) == 1 else node
     if not isinstance(node, ast.Call) or code.full_name(node.func) not in _JOINS or not node.args:
         return None
-    parts = [_made(code, one) for one in _listed(code, node.args[0])]
-    return parts[0] if parts and all(one is not None for one in parts) else None
+    constructors = [_made(code, element) for element in _listed(code, node.args[0])]
+    return constructors[0] if constructors and all(constructor is not None for constructor in constructors) else None
 
 
 def _listed(code: Code, given: ast.expr) -> list[ast.expr]:
-    """What a list holds: as it is written, or as it is filled."""
+    """Return the elements of a list, as written or as appended."""
     if isinstance(given, ast.List | ast.Tuple):
-        every = [_values(code, one) if isinstance(one, ast.Name) else [one] for one in given.elts]
-        return [one for values in every for one in (values or [given])]
+        groups = [_values(code, element) if isinstance(element, ast.Name) else [element] for element in given.elts]
+        return [value for values in groups for value in (values or [given])]
     function = code.function(given)
     if isinstance(given, ast.ListComp):
         return [given.elt]
     if not isinstance(given, ast.Name) or function is None:
         return []
     return [
-        one.args[0]
-        for one in code.calls("append")
-        if isinstance(one.func, ast.Attribute) and one.args and code.function(one) is function
-        if isinstance(one.func.value, ast.Name) and one.func.value.id == given.id
+        call.args[0]
+        for call in code.calls("append")
+        if isinstance(call.func, ast.Attribute) and call.args and code.function(call) is function
+        if isinstance(call.func.value, ast.Name) and call.func.value.id == given.id
     ]
 
 
 def _values(code: Code, name: ast.Name) -> list[ast.expr]:
-    """Everything the function sets a name to before."""
+    """Return every value to which the function sets a name before."""
     function = code.function(name)
     return [
-        one.value
-        for one in (walk(function) if function is not None else ())
-        if isinstance(one, ast.Assign) and one.lineno < name.lineno
-        if any(isinstance(target, ast.Name) and target.id == name.id for target in one.targets)
+        statement.value
+        for statement in (walk(function) if function is not None else ())
+        if isinstance(statement, ast.Assign) and statement.lineno < name.lineno
+        if any(isinstance(target, ast.Name) and target.id == name.id for target in statement.targets)
     ]
 
 
 def _follows(code: Code, name: ast.Name) -> bool:
-    """`mask = mask.repeat(1, n)`: the same tensor in another shape."""
+    """Whether it is `mask = mask.repeat(1, n)`: the same tensor in another shape."""
     statement = code.statement(name)
     value = statement.value if isinstance(statement, ast.Assign) else None
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _BETWEEN:
@@ -352,14 +356,14 @@ def _follows(code: Code, name: ast.Name) -> bool:
 
 
 def _operand(code: Code, value: ast.expr) -> ast.expr:
-    """Of arithmetic with plain numbers, the tensor: `(up - down) * torch.rand(n) + down`."""
+    """Return the tensor in arithmetic with plain numbers: `(up - down) * torch.rand(n) + down`."""
     while isinstance(value, ast.BinOp):
-        value = value.left if any(isinstance(one, ast.Call) for one in walk(value.left)) else value.right
+        value = value.left if any(isinstance(node, ast.Call) for node in walk(value.left)) else value.right
     return value
 
 
 def _only_device(call: ast.Call, device: ast.expr | None) -> bool:
-    """Nothing but the device, and how to wait, is said in .to(…); a tensor in its place says its type as well."""
+    """Whether .to(…) names only the device and whether to wait; a tensor in its place also sets the dtype."""
     given = [*call.args, *(word.value for word in call.keywords)]
     if device is not None and device not in given:
         return False

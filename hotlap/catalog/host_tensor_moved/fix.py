@@ -1,4 +1,4 @@
-"""The tensor is made on the device."""
+"""Make the tensor on the device."""
 
 from __future__ import annotations
 

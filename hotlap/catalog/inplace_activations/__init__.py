@@ -9,7 +9,7 @@ ENTRY = Entry(
     detect=within(__name__, "detect"),
     stage=Stage.MODEL,
     after=("autocast",),
-    conflicts=frozenset({"activation-checkpointing"}),  # which computes again from an input that was overwritten
+    conflicts=frozenset({"activation-checkpointing"}),  # it would recompute from an overwritten input
     automatic=False,  # it saves memory; whether it saves time is for a tune to measure
     reach=0.05,
 )

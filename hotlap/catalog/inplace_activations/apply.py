@@ -1,8 +1,8 @@
-"""Lets activations overwrite their input where nobody else can see it: behind a layer in a plain nn.Sequential.
+"""Let activations overwrite their input where nothing else can see it: after a layer in a plain nn.Sequential.
 
-What a linear layer, a convolution or a normalisation returns is new memory, and a Sequential hands it to the next
-layer alone. `inplace` is switched on for the time of the Sequential's own call only: it is an attribute that gets
-pickled with the model, and who calls the layers one by one may keep what each of them makes.
+A linear layer, a convolution or a normalisation returns new memory, and a Sequential passes it to the next layer alone.
+`inplace` is switched on only during the Sequential's own call: the attribute is pickled with the model, and code that
+calls the layers one by one may keep what each of them returns.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hotlap.loading.identity import ByIdentity
 from hotlap.runtime.rehearsal import HOOKS, compiled, parallel
 from hotlap.runtime.site import Original, Site
 
-# They return new memory, which they do not read in their backward pass.
+# These layers return new memory, which they do not read in their backward pass.
 FRESH = (
     "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
     "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "GroupNorm",
 )  # fmt: skip
-# Their gradient comes from the result, with the same bits. That of the others comes from their input.
+# The gradient of these comes from their result, with the same bits; that of others comes from their input.
 ACTIVATIONS = ("ReLU", "LeakyReLU")
 OF_ALL = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
 GRAPHS = "cuda-graphs"
@@ -48,7 +48,7 @@ class InPlace:
             )
         elif GRAPHS in site.alongside and any(parameter.is_cuda for parameter in root.parameters()):
             site.no_effect(
-                f"{GRAPHS} replays the model, where it saves no time and would cost the host some in every step"
+                f"{GRAPHS} replays the model, so this would save no time and cost some on the host in every step"
             )
         elif compiled(root):
             site.refused("the model is compiled, which does this by itself")
@@ -59,7 +59,7 @@ class InPlace:
                 self._found.put(sequential, found)
             self._begin()
             count = sum(len(found.activations) for _, found in sequentials)
-            site.applied(f"{count} activation{'' if count == 1 else 's'} directly behind layers")
+            site.applied(f"{count} activation{'' if count == 1 else 's'} directly after layers")
 
     def _begin(self) -> None:
         if not self._replaced:
@@ -75,7 +75,7 @@ class InPlace:
         found = []
         for module in modules:
             if "forward" not in vars(module) and unwrap(type(module).forward) is plain:
-                # A dropout returns new memory, or what it was given: either way nobody else has it.
+                # A dropout returns new memory, or its input: either way nothing else has it.
                 layers = [layer for layer in module._modules.values() if type(layer) is not nn.Dropout]
                 chosen = [behind for layer, behind in pairwise(layers) if self._may(layer, behind)]
                 chosen = [behind for behind in chosen if users[id(behind)] == 1]
@@ -106,13 +106,13 @@ class InPlace:
                 activation.__dict__["inplace"] = False
 
     def _is_unseen(self, found: Found) -> bool:
-        """The layers are those that were found, as they were, and nobody looks at what passes between them."""
+        """Whether the layers are unchanged and no hook sees what passes between them."""
         hooks = self._torch.nn.modules.module
         return found.holds() and not any(getattr(hooks, name) for name in OF_ALL)
 
 
 class Found:
-    """A Sequential's layers when it was found. It holds none of them."""
+    """The layers of a Sequential as they were found, for comparison."""
 
     def __init__(self, sequential: Any, activations: list[Any]) -> None:
         self._modules: dict[str, Any] = sequential._modules
@@ -123,7 +123,7 @@ class Found:
         layers = list(self._modules.values())
         return (
             len(layers) == len(self._layers)
-            and all([layer is held() for layer, held in zip(layers, self._layers, strict=True)])  # noqa: C419 faster so
+            and all([layer is held() for layer, held in zip(layers, self._layers, strict=True)])  # noqa: C419 a list is faster
             and not any([vars(layer)[name] for layer in layers for name in HOOKS])  # noqa: C419
             and not any(["forward" in vars(layer) for layer in layers])  # noqa: C419
             and all([getattr(held(), "negative_slope", 0.0) >= 0.0 for held in self.activations])  # noqa: C419

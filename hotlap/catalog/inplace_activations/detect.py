@@ -7,7 +7,7 @@ from hotlap.records.shares import kernels, layers
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """A pass over memory less for each activation: on a GPU at most what its memory kernels take."""
+    """In place, each activation saves a pass over memory: on a GPU at most the time of memory kernels."""
     found = layers(seen, *ACTIVATIONS)
     share = kernels(seen, "memory", "other")
     if not found or share <= 0 or any(model.compiled for model in seen.models):

@@ -1,4 +1,4 @@
-"""`.item()`, `.cpu()`, `float()` and their like on every batch."""
+"""`.item()`, `.cpu()`, `float()` and similar reads on every batch."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def find(code: Code) -> Iterator[Found]:
     yield from _metrics(code)
     yield from _sizes(code)
     yield from _indices(code)
-    yield from _gathered(code)
-    again = {call for _, call in repeats(code)}  # told by another rule: it costs little once the first is gone
+    yield from _tensor_lists(code)
+    again = {call for _, call in repeats(code)}  # reported by synced-twice: it costs little once the first read is gone
     for call, tensor, confidence in syncs.explicit(code):
         if not code.hot(call) or syncs.in_test(code, call):
             continue
         if call in again or is_acting(code, call):
             confidence = Confidence.LOW
-        message = f"`{syncs.shown(call)}` waits for the device {code.heat(call).frequency.value}"
+        message = f"`{syncs.shown(call)}` waits for the device {code.heat(call).frequency}"
         hints = _hints(code, call, tensor)
         if hints:
             applicability = Applicability.UNSAFE if hints["double"] == "" else Applicability.SAFE
@@ -48,91 +48,96 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _heat(code: Code, call: ast.Call) -> Heat:
-    """A step that is a whole epoch waits as any other, unless what it reads is only shown, or of an evaluation."""
+    """Treat a step that is a whole epoch as any other, unless the value is only shown or belongs to an evaluation."""
     heat = code.heat(call)
-    known = code.reference(call) if heat.whole else None
-    if known is None or code.project.function(known).evaluates or code.is_quiet(call):
+    reference = code.reference(call) if heat.whole else None
+    if reference is None or code.project.function(reference).evaluates or code.is_quiet(call):
         return heat
     shown = any(isinstance(outer, ast.Call) and last_name(outer.func) in _SHOWING for outer in code.ancestors(call))
     return heat if shown else heat.as_step()
 
 
 def _metrics(code: Code) -> Iterator[Found]:
-    """`scheduler.step(loss)`: a scheduler that takes a metric turns it into a number."""
-    known = differentiated(code)
+    """Yield `scheduler.step(loss)`: a scheduler that takes a metric turns it into a number."""
+    known_tensors = differentiated(code)
     for call in code.calls("step"):
         receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-        if receiver is None or len(call.args) != 1 or not is_tensor(code, call.args[0], known) or not code.hot(call):
+        if (
+            receiver is None
+            or len(call.args) != 1
+            or not is_tensor(code, call.args[0], known_tensors)
+            or not code.hot(call)
+        ):
             continue
         if code.kind(receiver) == SCHEDULER or (code.kind(receiver) == UNKNOWN and "sched" in last_name(receiver)):
             yield Found(
                 call,
-                f"`{syncs.shown(call)}` reads the metric from the device {code.heat(call).frequency.value}",
-                "step it once an epoch, with what was added up on the device",
+                f"`{syncs.shown(call)}` reads the metric from the device {code.heat(call).frequency}",
+                "step the scheduler once an epoch, with a metric summed on the device",
                 confidence=Confidence.MEDIUM,
             )
 
 
 def _sizes(code: Code) -> Iterator[Found]:
-    """`torch.zeros(index.max() + 1, 8)`: a size must be a number, so the tensor is read."""
+    """Yield `torch.zeros(index.max() + 1, 8)`: a size must be a number, so the tensor is read."""
     for call in code.calls(*_SIZED):
-        given = [*call.args, *(word.value for word in call.keywords if word.arg in ("size", "start", "end"))]
-        if not given or code.full_name(call.func) not in _SIZED.values() or not code.hot(call):
+        arguments = [*call.args, *(word.value for word in call.keywords if word.arg in ("size", "start", "end"))]
+        if not arguments or code.full_name(call.func) not in _SIZED.values() or not code.hot(call):
             continue
-        sizes = given[0].elts if isinstance(given[0], ast.Tuple | ast.List) else given
+        sizes = arguments[0].elts if isinstance(arguments[0], ast.Tuple | ast.List) else arguments
         read = next((size for size in sizes if code.kind(size) == TENSOR), None)
         if read is not None:
             yield Found(
                 call,
-                f"the size `{syncs.shown(read)}` is read from the device {code.heat(call).frequency.value}",
-                "take the size from a shape, or let the loader give it as a number",
+                f"the size `{syncs.shown(read)}` is read from the device {code.heat(call).frequency}",
+                "take the size from a shape, or have the loader return it as a number",
             )
 
 
 def _indices(code: Code) -> Iterator[Found]:
-    """`partitions[best]`, of a Python list: the tensor is read to become a number."""
+    """Yield `partitions[best]` of a Python list: the tensor is read to become a number."""
     for node in code.nodes(ast.Subscript):
         assert isinstance(node, ast.Subscript)
         if code.kind(node.slice) != TENSOR or not isinstance(node.value, ast.Name | ast.Attribute):
             continue
-        made = set_to(code, node.value) if code.hot(node) else []
-        if made and all(isinstance(value, ast.List | ast.ListComp) for value in made):
+        values = set_to(code, node.value) if code.hot(node) else []
+        if values and all(isinstance(value, ast.List | ast.ListComp) for value in values):
             yield Found(
                 node,
-                f"`{syncs.shown(node)}` reads the index from the device {code.heat(node).frequency.value}",
+                f"`{syncs.shown(node)}` reads the index from the device {code.heat(node).frequency}",
                 "keep the list as one tensor, and index that",
                 confidence=Confidence.MEDIUM,
             )
 
 
-def _gathered(code: Code) -> Iterator[Found]:
-    """`torch.tensor(volumes)`, of a list of tensors: each of them is read by itself."""
+def _tensor_lists(code: Code) -> Iterator[Found]:
+    """Yield `torch.tensor(volumes)` of a list of tensors: each of them is read separately."""
     for call in code.calls("tensor", "FloatTensor", "LongTensor", "array", "asarray"):
         if not call.args or code.full_name(call.func) not in _OF_NUMBERS or not code.hot(call):
             continue
         if code.term(call.args[0]) == ("list", TENSOR) and _holds_results(code, call.args[0]):
             yield Found(
                 call,
-                f"`{syncs.shown(call)}` reads each tensor of the list {code.heat(call).frequency.value}",
-                "put them together where they are: torch.stack",
+                f"`{syncs.shown(call)}` reads each tensor in the list separately {code.heat(call).frequency}",
+                "join them on the device: torch.stack",
                 confidence=Confidence.MEDIUM,
             )
 
 
-def _holds_results(code: Code, listed: ast.expr) -> bool:
-    """Filled in the same function with what operations of torch give."""
-    function = code.function(listed)
-    if not isinstance(listed, ast.Name) or function is None:
+def _holds_results(code: Code, name: ast.expr) -> bool:
+    """Tell whether the list is filled in the same function with results of torch operations."""
+    function = code.function(name)
+    if not isinstance(name, ast.Name) or function is None:
         return False
-    put = [
+    appended = [
         call.args[0]
         for call in code.calls("append")
-        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == listed.id and call.args
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == name.id and call.args
         if code.function(call) is function
     ]
-    return bool(put) and all(
+    return bool(appended) and all(
         isinstance(value, ast.Call) and code.full_name(value.func).startswith("torch.") and code.kind(value) == TENSOR
-        for value in put
+        for value in appended
     )
 
 

@@ -1,4 +1,4 @@
-"""The value is collected on the device; what was collected is read once, after the loop."""
+"""Collect the values on the device and read them once, after the loop."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ def fix(place: Place) -> None:
     call = place.node(cst.Call)
     if not isinstance(call.func, cst.Attribute):
         raise CannotFix("it is not .item()")
-    whole = _with_conversion(place, call)
+    expression = _with_conversion(place, call)
     tensor = place.text(call.func.value)
     on_device = tensor if hints["whole"] or tensor.endswith(".detach()") else f"{tensor}.detach()"
     if hints["listed"]:
-        on_device += ".clone()"  # what is changed in place later, or belongs to a graph, stays as it was read
+        on_device += ".clone()"  # a change in place, or the next replay of a graph, must not alter it
     elif not hints["whole"] and hints["double"]:
-        on_device += ".double()"  # what Python would have added up in
-    place.replace(whole, on_device)
+        on_device += ".double()"  # the precision of a Python sum
+    place.replace(expression, on_device)
     _read_once(place, hints["name"], "int" if hints["whole"] else "float")
 
 
 def _with_conversion(place: Place, call: cst.Call) -> cst.Call:
-    """int(x.item()) would wait as well."""
+    """Include int() or float() around .item(): it would wait as well."""
     argument = place.parent(call)
     outer = place.parent(argument) if isinstance(argument, cst.Arg) else None
     if isinstance(outer, cst.Call) and isinstance(outer.func, cst.Name) and outer.func.value in ("int", "float"):

@@ -20,6 +20,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 __all__ = ["WORDS", "find"]
+PREVIEW = True  # it found nothing in 146 repositories that nobody here knew
 _WRITES = frozenset("save to_csv to_parquet savez dump to_pickle save_pretrained savetxt to_hdf write_text".split())
 _STUDIES = frozenset(("optimize", "agent", "run", "Tuner", "with_parameters", "with_resources"))
 
@@ -37,22 +38,22 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _is_read(code: Code, call: ast.Call) -> bool:
-    """Reads data: by a library, or by a function or class of the project that does so whatever it is given."""
+    """Tell whether the call reads data: by a library, or by code of the project that always reads a file."""
     sort = read_of(code, call)
     if sort is not None and keyword(call, "mmap_mode") is not None:
-        return False  # nothing is read but what is used
+        return False  # only what is used is read
     if sort is not None:
         return sort in (TABLE, ARRAY) and not _is_weights(code, call)
     if not call.args and not call.keywords:
         return False
     targets = code.project.targets(code.term(call.func), code.path) if code.term(call.func) else []
-    if len(targets) != 1 or not reading_functions(code.project, targets[0]) or _keeps(code, targets[0]):
+    if len(targets) != 1 or not reading_functions(code.project, targets[0]) or _is_cached(code, targets[0]):
         return False
-    return not _is_weights(code, call)  # last: it reads the whole statement
+    return not _is_weights(code, call)  # last: it searches the whole statement
 
 
 def _is_weights(code: Code, call: ast.Call) -> bool:
-    """A checkpoint, which changes while training goes on."""
+    """Recognise a checkpoint, which changes while training goes on."""
     if code.full_name(call.func).startswith(("pandas.", "numpy.")):
         return False
     statement = code.statement(call)
@@ -62,7 +63,7 @@ def _is_weights(code: Code, call: ast.Call) -> bool:
     )
 
 
-def _keeps(code: Code, target: Reference) -> bool:
+def _is_cached(code: Code, target: Reference) -> bool:
     function = code.project.function(target)
     return any(name.rsplit(".", 1)[-1] in ("cache", "lru_cache", "cached") for name, _ in function.decorators)
 
@@ -77,7 +78,7 @@ def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
     loop = next((outer for outer in loops(code, call) if _repeats_training(code, outer)), None)
     if loop is not None and _is_same(call, _changing(code, call)):
         frequency = heat.frequency if heat.hot else Frequency.EPOCH
-        why = heat.why or (Step(code.path, loop.lineno, "loop around a training"),)
+        why = heat.why or (Step(code.path, loop.lineno, "loop around a training run"),)
         if heat.frequency not in (Frequency.RARE, Frequency.NEVER):
             yield _again(call, Heat(frequency, Confidence.HIGH, heat.side, why))
         return
@@ -94,23 +95,25 @@ def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
 
 
 def _is_of_new_object(call: ast.Call, heat: Heat) -> bool:
-    """What it reads is said by an object that is made anew each time, perhaps for other data."""
-    made = any(step.text == "calls __init__" for step in heat.why)
-    return made and any(mentions(part, {"self"}) for part in (*call.args, *(word.value for word in call.keywords)))
+    """Tell whether `self`, created anew each time and perhaps for other data, determines what is read."""
+    in_constructor = any(step.text == "calls __init__" for step in heat.why)
+    return in_constructor and any(
+        mentions(argument, {"self"}) for argument in (*call.args, *(word.value for word in call.keywords))
+    )
 
 
 def _again(call: ast.Call, heat: Heat) -> Found:
-    often = "in every trial" if heat.why and heat.why[-1].text.endswith("every trial") else heat.frequency.value
+    often = "in every trial" if heat.why and heat.why[-1].text.endswith("every trial") else heat.frequency
     return Found(call, f"`{shown(call)}` reads the same data {often}", "read it once, before the loop", heat=heat)
 
 
 def _repeats_training(code: Code, loop: Repeated) -> bool:
-    """Over epochs, trials, folds or batches."""
+    """Tell whether the loop is over epochs, trials, folds or batches."""
     return code.loop_kind(loop) in (LoopKind.EPOCH, LoopKind.BATCH, LoopKind.BATCH_LIKELY)
 
 
 def _changing(code: Code, call: ast.Call) -> set[str]:
-    """Everything that the loops around it set, and what depends on that."""
+    """Return the names set by the loops around the call, and the names that depend on them."""
     names: set[str] = set()
     for loop in loops(code, call):
         names |= set_by(loop)
@@ -119,27 +122,27 @@ def _changing(code: Code, call: ast.Call) -> set[str]:
 
 
 def _is_same(call: ast.Call, changing: set[str]) -> bool:
-    parts = (*call.args, *(word.value for word in call.keywords))
-    texts = {ast.unparse(node) for part in parts for node in walk(part) if isinstance(node, ast.Attribute)}
-    return bool(parts) and not any(mentions(part, changing) for part in parts) and not texts & changing
+    arguments = (*call.args, *(word.value for word in call.keywords))
+    texts = {ast.unparse(node) for argument in arguments for node in walk(argument) if isinstance(node, ast.Attribute)}
+    return bool(arguments) and not any(mentions(argument, changing) for argument in arguments) and not texts & changing
 
 
 def _depends(call: ast.Call, function: Definition) -> bool:
     names = dependents(function)
-    return any(mentions(part, names) for part in (*call.args, *(word.value for word in call.keywords)))
+    return any(mentions(argument, names) for argument in (*call.args, *(word.value for word in call.keywords)))
 
 
 def _is_trial(code: Code, function: Definition) -> bool:
-    """Handed to a search over hyper-parameters: `study.optimize(objective)`; or called by what is."""
+    """Tell whether a hyper-parameter search, `study.optimize(objective)`, runs the function, directly or not."""
     return function.name in _trials(code)
 
 
 @lru_cache(maxsize=2)
 def _trials(code: Code) -> frozenset[str]:
-    """Names of the functions that a search runs, and of those they call."""
+    """Return the names of the functions that a search runs, and of those they call."""
     if not any(True for _ in code.calls(*_STUDIES)):
         return frozenset()
-    names = {node.id for node in code.nodes(ast.Name) if isinstance(node, ast.Name) and _is_handed_to_study(code, node)}
+    names = {node.id for node in code.nodes(ast.Name) if isinstance(node, ast.Name) and _is_passed_to_study(code, node)}
     for _ in range(4):
         for function in code.nodes(ast.FunctionDef):
             if isinstance(function, ast.FunctionDef) and function.name in names:
@@ -147,7 +150,7 @@ def _trials(code: Code) -> frozenset[str]:
     return frozenset(names)
 
 
-def _is_handed_to_study(code: Code, node: ast.AST) -> bool:
+def _is_passed_to_study(code: Code, node: ast.AST) -> bool:
     inner: ast.AST = node
     for outer in code.ancestors(node):
         if isinstance(outer, ast.stmt):
@@ -156,23 +159,23 @@ def _is_handed_to_study(code: Code, node: ast.AST) -> bool:
             name = code.full_name(outer.func)
             return last_name(outer.func) in ("optimize", "Tuner", "agent") or name.startswith(("ray.", "wandb."))
         if isinstance(outer, ast.Call) and outer.func is inner and not isinstance(code.parent(outer), ast.Lambda):
-            return False  # called, not handed on
+            return False  # called, not passed on
         inner = outer
     return False
 
 
 def _writes_between(code: Code, call: ast.Call) -> bool:
-    """The same path is written to somewhere in the file: what is read may be new each time."""
-    paths = {ast.unparse(base) for part in call.args[:1] for base in (part, *_bases(part))}
+    """Tell whether the source file also writes to the path: its content may be new each time."""
+    paths = {ast.unparse(base) for argument in call.args[:1] for base in (argument, *_bases(argument))}
     return any(
-        any(ast.unparse(part) in paths for part in node.args)
+        any(ast.unparse(argument) in paths for argument in node.args)
         for node in (*code.calls(*_WRITES), *code.calls("open"))
         if last_name(node.func) != "open" or _opens_to_write(node)
     )
 
 
 def _bases(node: ast.expr) -> Iterator[ast.expr]:
-    """`self.path` of `self.path.read_bytes()`."""
+    """Yield `self.path` of `self.path.read_bytes()`."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         node = node.func.value
         yield node
@@ -196,16 +199,16 @@ def _twice(code: Code, reads: list[ast.Call]) -> Iterator[Found]:
             first = next((earlier for earlier in same[:number] if _both_run(code, earlier, call)), None)
             if first is None or _changed_between(code, first, call):
                 continue
-            where = Step(code.path, first.lineno, "read here before")
+            where = Step(code.path, first.lineno, "first read here")
             heat = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN, (where,))
-            message = f"`{shown(call)}` reads again what line {first.lineno} has read"
+            message = f"`{shown(call)}` reads the data that line {first.lineno} has already read"
             yield Found(call, message, "read it once and use it for both", heat=heat, confidence=Confidence.MEDIUM)
             break
 
 
-def _both_run(code: Code, one: ast.Call, other: ast.Call) -> bool:
-    """Not two branches of one condition, and neither in a branch that the other is not in."""
-    return _branches(code, one) == _branches(code, other) and code.heat(other).frequency is not Frequency.NEVER
+def _both_run(code: Code, first: ast.Call, second: ast.Call) -> bool:
+    """Tell whether both calls run: they stand in the same branches of the same statements."""
+    return _branches(code, first) == _branches(code, second) and code.heat(second).frequency is not Frequency.NEVER
 
 
 def _branches(code: Code, call: ast.Call) -> list[tuple[ast.AST, str]]:
@@ -229,7 +232,7 @@ def _side(parent: ast.AST, child: ast.AST) -> str:
 
 
 def _changed_between(code: Code, first: ast.Call, second: ast.Call) -> bool:
-    """A name in the arguments is set anew, the file is written, or a function returns, in between."""
+    """Tell whether a name in the arguments is set, the file is written, or chdir or download is called in between."""
     names = {node.id for node in walk(second) if isinstance(node, ast.Name)}
     paths = {ast.unparse(argument) for argument in second.args[:1]}
     scope = code.function(first) or code.tree
@@ -242,6 +245,6 @@ def _changed_between(code: Code, first: ast.Call, second: ast.Call) -> bool:
         if isinstance(node, ast.Call) and last_name(node.func) in ("chdir", "download"):
             return True
         writes = isinstance(node, ast.Call) and last_name(node.func) in _WRITES
-        if writes and any(ast.unparse(part) in paths for part in node.args):  # type: ignore[attr-defined]
+        if writes and any(ast.unparse(argument) in paths for argument in node.args):  # type: ignore[attr-defined]
             return True
     return False

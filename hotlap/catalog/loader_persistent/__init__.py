@@ -7,6 +7,6 @@ ENTRY = Entry(
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
-    stage=Stage.DATASET,  # innermost: whoever reads the loader another way comes first
+    stage=Stage.DATASET,  # innermost: entries that read the loader another way come first
     when=When.LOADER,
 )

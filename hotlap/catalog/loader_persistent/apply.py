@@ -1,9 +1,9 @@
-"""Keeps workers alive between epochs, with the random numbers drawn as if they had been started anew.
+"""Keeps workers alive between epochs, with random numbers drawn as if they had been restarted.
 
 A loader without persistent workers draws a base seed for them each epoch; one with persistent workers draws it once.
 So it is drawn here, the order of the samples stays the same, and the workers are seeded with it. They hold a copy of
-the dataset: where the program changes it between epochs, they are started anew as without us. The loader keeps its
-settings: it is persistent only while torch asks it for an iterator, so that whatever else looks at it or copies it sees
+the dataset: if the program changes it between epochs, they are restarted as without hotlap. The loader keeps its
+settings: it is persistent only while torch asks it for an iterator, so that any other code that reads or copies it sees
 what the program made.
 """
 
@@ -23,12 +23,12 @@ from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.loader_arguments import LoaderArguments, WorkerStartNotice, when_made
 from hotlap.runtime.site import Original, Site
 
-LOOKING_PAYS = 0.15  # seconds, which it takes to start workers
+LOOKING_PAYS = 0.15  # seconds that starting workers takes
 
 
 @dataclass(frozen=True)
 class LivingWorkers:
-    """An iterator that was read to its end, and what its workers were started with."""
+    """An iterator whose workers stay alive, and what they were started with."""
 
     iterator: Any
     watch: Watch
@@ -36,54 +36,56 @@ class LivingWorkers:
     warned: WarningFlag
 
 
-# Not in a site: a child made by fork closes those, and there an iterator that is let go would end its parent's workers.
-_kept: weakref.WeakKeyDictionary[Any, LivingWorkers] = weakref.WeakKeyDictionary()
+# Not on a site: a forked child closes its sites, and an iterator freed there would end its parent's workers.
+_living_workers: weakref.WeakKeyDictionary[Any, LivingWorkers] = weakref.WeakKeyDictionary()
 
 
 def apply(site: Site) -> None:
-    keeping = PersistentLoaders(site)
-    when_made(site, keeping.settings)
-    site.stand_in(site.seams.iterating, keeping.iterate)
-    site.ledger.later(keeping.close)
+    loaders = PersistentLoaders(site)
+    when_made(site, loaders.settings)
+    site.stand_in(site.seams.iterating, loaders.iterate)
+    site.ledger.later(loaders.close)
 
 
-def _check(site: Site, making: LoaderArguments) -> None:
-    if making.workers == 0:
-        raise no_effect(f"{making.name} is loaded without workers")
-    if making.given.get("persistent_workers"):
-        raise no_effect(f"the workers of {making.name} stay alive already")
-    if making.iterable:
-        raise EntryDeclined(f"{making.name} is a stream: what its workers keep from one epoch to the next is not known")
-    if making.start_method != "fork":
+def _check(site: Site, arguments: LoaderArguments) -> None:
+    if arguments.workers == 0:
+        raise no_effect(f"{arguments.name} is loaded without workers")
+    if arguments.given.get("persistent_workers"):
+        raise no_effect(f"the workers of {arguments.name} already stay alive")
+    if arguments.iterable:
         raise EntryDeclined(
-            f"{making.name}: its workers are no forks: whether its items warn, once in each, is not seen"
+            f"{arguments.name} is a stream: what its workers keep from one epoch to the next is unknown"
         )
-    if making.given.get("worker_init_fn") is not None:
-        raise EntryDeclined(f"{making.name}: workers that stay do not run its worker_init_fn anew at each epoch")
+    if arguments.start_method != "fork":
+        raise EntryDeclined(
+            f"{arguments.name}: its workers are not forked, so a warning shown only once in each cannot be seen"
+        )
+    if arguments.given.get("worker_init_fn") is not None:
+        raise EntryDeclined(f"{arguments.name}: persistent workers do not run its worker_init_fn again each epoch")
     if (why := why_no_processes()) is not None:
         raise EntryDeclined(why)
     try:
-        studies = pure_but_for_draws(making.dataset, making.given.get("collate_fn"))
+        studies = pure_but_for_draws(arguments.dataset, arguments.given.get("collate_fn"))
     except Unfit as unfit:
-        raise EntryDeclined(f"{making.name}: {unfit}") from None
+        raise EntryDeclined(f"{arguments.name}: {unfit}") from None
     if any(study.opened for study in studies):
         raise EntryDeclined(
-            f"{making.name}: its workers open a file and keep it, which may be another in the next epoch"
+            f"{arguments.name}: its workers keep a file open, which may have been replaced by the next epoch"
         )
 
 
 class PersistentLoaders:
-    """The loaders whose workers stay because of us."""
+    """The loaders whose workers this entry keeps alive."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._owner = site, os.getpid()
         self._ours: weakref.WeakSet[Any] = weakref.WeakSet()
         self._started = WorkerStartNotice(site)
 
-    def settings(self, making: LoaderArguments) -> dict[str, Any]:
-        _check(self._site, making)
-        self._ours.add(making.loader)
-        self._started.say(making.dataset, f"workers of {making.name}")
+    def settings(self, arguments: LoaderArguments) -> dict[str, Any]:
+        _check(self._site, arguments)
+        self._ours.add(arguments.loader)
+        self._started.say(arguments.dataset, f"workers of {arguments.name}")
         return {}
 
     def iterate(self, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -91,24 +93,24 @@ class PersistentLoaders:
         if loader not in self._ours or settled:
             return original(*args, **kwargs)
         settings = (loader.num_workers, loader.prefetch_factor, loader.pin_memory, loader.timeout, loader.collate_fn)
-        kept = self._again(loader, settings)
+        living = self._again(loader, settings)
         try:
-            watch = kept.watch if kept is not None else self._watch(loader)
+            watch = living.watch if living is not None else self._watch(loader)
         except Unfit:
             return original(*args, **kwargs)
-        held, warned = vars(loader), WarningFlag() if kept is None else kept.warned
-        held["_iterator"] = None if kept is None else kept.iterator
+        held, warned = vars(loader), WarningFlag() if living is None else living.warned
+        held["_iterator"] = None if living is None else living.iterator
         held["persistent_workers"] = True  # not by setattr, which torch forbids
         held["worker_init_fn"] = warned
-        if kept is not None:
-            show(kept.iterator._workers)
+        if living is not None:
+            show(living.iterator._workers)
         try:
             return original(*args, **kwargs)
         finally:
             iterator, held["_iterator"], held["persistent_workers"] = held["_iterator"], None, False
             held["worker_init_fn"] = None
             if iterator is not None:
-                _kept[loader] = LivingWorkers(iterator, watch, settings, warned)
+                _living_workers[loader] = LivingWorkers(iterator, watch, settings, warned)
                 hide_between_epochs(iterator)
 
     def _watch(self, loader: Any) -> Watch:
@@ -117,37 +119,40 @@ class PersistentLoaders:
         return watch
 
     def _again(self, loader: Any, settings: tuple[Any, ...]) -> LivingWorkers | None:
-        """Of the last epoch. Not where it is still being read: torch would give the same one to both readers."""
-        kept = _kept.pop(loader, None)
-        if kept is None or not finished(kept.iterator):
+        """Return the last epoch's workers if they can be reused, ending them if something has changed.
+
+        Not while that epoch is still being read: torch would give the same iterator to both readers.
+        """
+        living = _living_workers.pop(loader, None)
+        if living is None or not finished(living.iterator):
             return None
         if (
-            kept.settings != settings
-            or kept.warned
-            or not can_be_sent(kept.iterator)
-            or kept.iterator._dataset is not loader.dataset
-            or kept.watch.changed_at_epoch() is not None
+            living.settings != settings
+            or living.warned
+            or not can_be_sent(living.iterator)
+            or living.iterator._dataset is not loader.dataset
+            or living.watch.changed_at_epoch() is not None
         ):
-            kept.iterator._shutdown_workers()  # as torch does at the end of an epoch
+            living.iterator._shutdown_workers()  # as torch does at the end of an epoch
             return None
-        send(kept.iterator, draw_as_if_new(self._site.torch, loader))
-        return kept
+        send(living.iterator, draw_as_if_new(self._site.torch, loader))
+        return living
 
     def close(self) -> None:
-        """Workers end with the epoch under way."""
+        """End idle workers; busy ones end with the epoch under way."""
         if os.getpid() == self._owner:
             for loader in list(self._ours):
-                kept = _kept.pop(loader, None)
-                if kept is not None and finished(kept.iterator):
-                    kept.iterator._shutdown_workers()
+                living = _living_workers.pop(loader, None)
+                if living is not None and finished(living.iterator):
+                    living.iterator._shutdown_workers()
 
 
 def finished(iterator: Any) -> bool:
-    """Whether an epoch was read to its end."""
+    """Return whether the iterator's epoch was read to its end."""
     return bool(iterator._tasks_outstanding == 0 and iterator._rcvd_idx >= iterator._send_idx)
 
 
 def draw_as_if_new(torch: Any, loader: Any) -> int:
-    """What making an iterator draws: it asks the sampler once more than it needs, then draws the workers' seed."""
+    """Draw what making an iterator draws, and return the workers' seed; torch also calls the sampler once too often."""
     iter(loader._index_sampler)
     return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())

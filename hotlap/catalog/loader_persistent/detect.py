@@ -7,17 +7,17 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Starting workers shows as data wait at the begin of an epoch; it could at most save all of that wait."""
+    """Expect at most the whole wait for data: starting workers shows as such a wait at the start of an epoch."""
     share = seen.shares.get(DATA, 0.0)
-    leaving = [
+    restarting = [
         loader
         for loader in seen.loaders
         if loader.workers and not loader.persistent_workers and _several_epochs(loader)
     ]
-    if not leaving or share <= 0:
+    if not restarting or share <= 0:
         return None
-    names = ", ".join(sorted({loader.dataset for loader in leaving}))
-    return Expectation(most=share, why=f"each epoch starts the workers of {names} anew")
+    names = ", ".join(sorted({loader.dataset for loader in restarting}))
+    return Expectation(most=share, why=f"each epoch restarts the workers of {names}")
 
 
 def _several_epochs(loader: Loader) -> bool:

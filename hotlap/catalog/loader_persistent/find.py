@@ -1,4 +1,4 @@
-"""Loaders whose workers are started again for every epoch."""
+"""Finds loaders whose workers are restarted every epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find(code: Code) -> Iterator[Found]:
         if workers is None or loader.workers() == "none" or not loader.lacks("persistent_workers"):
             continue
         if "persistent_workers" in loader.settings and loader.workers() == "unknown":
-            continue  # somebody chose it
+            continue  # a deliberate choice
         if (
             loaders.is_changed_between(code, loader)
             or rounds.is_once(code, loader)
@@ -32,8 +32,8 @@ def find(code: Code) -> Iterator[Found]:
         value = "True" if loader.workers() == "some" else f"{ast.unparse(workers)} > 0"
         yield Found(
             loader.call,
-            "its workers are stopped and started again every epoch",
-            f"keep them: persistent_workers={value}",
+            "its workers are stopped and restarted every epoch",
+            f"keep them alive: persistent_workers={value}",
             Applicability.UNSAFE if _is_simple(workers) else Applicability.DISPLAY_ONLY,
             loaders.heat(code, loader),
             _confidence(code, loader),
@@ -42,7 +42,7 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _confidence(code: Code, loader: loaders.Loader) -> Confidence | None:
-    """A number that is asked for elsewhere, and is 0 wherever the project says one, starts no workers."""
+    """Return low confidence for a number set elsewhere that is 0 wherever the project gives one."""
     if loader.workers() != "unknown":
         return None
     workers = loader.settings["num_workers"]
@@ -54,7 +54,7 @@ def _confidence(code: Code, loader: loaders.Loader) -> Confidence | None:
 
 
 def _is_left(code: Code, value: ast.expr) -> bool:
-    """An argument that must be given, by callers whose own is 0 unless given."""
+    """Match a required argument whose callers have a default of 0 themselves."""
     function = code.function(value)
     if function is None or not isinstance(value, ast.Name) or default(code, value) is not None:
         return False
@@ -63,7 +63,7 @@ def _is_left(code: Code, value: ast.expr) -> bool:
 
 
 def _is_zero(code: Code, value: ast.expr) -> bool:
-    """An argument that is 0 unless given, or an attribute that is set to one, while nobody here gives another."""
+    """Match an argument with default 0, or an attribute set to one; callers of the project pass no other value."""
     if isinstance(value, ast.Attribute):
         made = set_to(code, value)
         return bool(made) and all(isinstance(origin, ast.Name) and _is_zero(code, origin) for origin in made)
@@ -72,5 +72,5 @@ def _is_zero(code: Code, value: ast.expr) -> bool:
 
 
 def _is_simple(workers: ast.expr) -> bool:
-    """Asking twice gives the same answer and costs nothing."""
+    """Return whether evaluating the expression twice gives the same value at no cost."""
     return isinstance(workers, ast.Constant | ast.Name | ast.Attribute)

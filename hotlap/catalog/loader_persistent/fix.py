@@ -1,4 +1,4 @@
-"""Workers live as long as their loader."""
+"""Sets persistent_workers, so that workers live as long as their loader."""
 
 from __future__ import annotations
 

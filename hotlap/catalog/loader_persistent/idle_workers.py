@@ -1,7 +1,7 @@
-"""Workers that stay are no children of the program's while it does not read from them.
+"""Hides persistent workers from the program's children while it does not read from them.
 
-`multiprocessing.active_children()` tells what it would without us. Torch asks an iterator that was read to its end
-whether its workers persist, and ends them if not: the answer is given by an object that hides them then.
+`multiprocessing.active_children()` returns what it would without hotlap. At the end of an epoch, torch asks the
+iterator whether its workers persist, and ends them if not: the object that answers hides them at that point.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import weakref
 from multiprocessing import process, util
 from typing import Any
 
-_hidden: set[Any] = set()  # kept alive, as Python keeps its children: one that is let go cannot be waited for
+_hidden: set[Any] = set()  # referenced, as Python's own children are: a freed one cannot be joined
 _children: set[Any] = process._children  # type: ignore[attr-defined]
 
 
 class Persistent:
-    """In place of `_persistent_workers` of an iterator."""
+    """Replaces `_persistent_workers` of an iterator: always true, and hides its workers when it is idle."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = weakref.ref(iterator)
@@ -32,11 +32,11 @@ class Persistent:
 def hide_between_epochs(iterator: Any) -> None:
     if not isinstance(iterator._persistent_workers, Persistent):
         iterator._persistent_workers = Persistent(iterator)
-        util.Finalize(None, show, exitpriority=10)  # Python ends the children it knows
+        util.Finalize(None, show, exitpriority=10)  # Python ends the children it knows at exit
 
 
 def show(workers: Any = None) -> None:
-    """They are read from again, or the program ends."""
+    """Make workers visible again, all of them by default: they are read from again, or the program ends."""
     shown = [worker for worker in _hidden if workers is None or worker in workers]
     _children.update(shown)
     _hidden.difference_update(shown)

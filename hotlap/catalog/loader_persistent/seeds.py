@@ -1,7 +1,7 @@
-"""A worker that stays is seeded at each epoch as one that is started anew.
+"""Seeds persistent workers at each epoch like newly started ones.
 
-The seed travels in the message by which torch tells a worker that an epoch begins: it has a place for a seed, which
-torch uses for streams alone. Reading the message there is what seeds the worker.
+The seed travels in the message by which torch tells a worker that an epoch begins. It has a field for a seed, which
+torch uses only for streams. Unpickling the message seeds the worker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Seed:
-    """Of all workers; arrives as None."""
+    """The base seed of all workers. Unpickling it in a worker seeds that worker and yields None."""
 
     base: int
 
@@ -22,7 +22,7 @@ class Seed:
 
 
 def seed_this_worker(base: int) -> None:
-    """As torch does where a worker starts."""
+    """Seed this worker as torch does when a worker starts."""
     import torch
     from torch.utils.data._utils import HAS_NUMPY, worker
 
@@ -38,7 +38,7 @@ def seed_this_worker(base: int) -> None:
 
 
 def can_be_sent(iterator: Any) -> bool:
-    """Whether this torch has the message, and what it seeds with; else workers are started anew."""
+    """Return whether this version of torch has that message and its seeding code; if not, workers are restarted."""
     from torch.utils.data._utils import worker
 
     return (
@@ -49,5 +49,5 @@ def can_be_sent(iterator: Any) -> bool:
 
 
 def send(iterator: Any, base: int) -> None:
-    """With the next epoch of the iterator."""
+    """Send the seed to the workers with the iterator's next epoch."""
     iterator._shared_seed = Seed(base)

@@ -1,5 +1,6 @@
-"""Whether a worker has shown a warning. Python shows most of them once in a process: workers that stay would not show
-them again in the next epoch, as new ones do.
+"""Records whether a worker has shown a warning.
+
+Python shows most warnings once per process: persistent workers would not repeat them in the next epoch, as new ones do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class WarningFlag:
-    """Called in each worker when it starts, as a worker_init_fn. Its memory is shared with processes forked later."""
+    """A worker_init_fn that sets a flag once its worker warns. The flag's memory is shared with forked processes."""
 
     def __init__(self) -> None:
         self._flag = mmap.mmap(-1, 1)
@@ -21,8 +22,8 @@ class WarningFlag:
     def __call__(self, worker: int) -> None:
         show: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
 
-        def noted(message: Any) -> None:
+        def remember_and_show(message: Any) -> None:
             self._flag[0] = 1
             show(message)
 
-        warnings._showwarnmsg = noted  # type: ignore[attr-defined]
+        warnings._showwarnmsg = remember_and_show  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Lets torch copy the batches of workers to page-locked memory, in its own thread, once the training uses CUDA."""
+"""Makes torch copy the workers' batches to page-locked memory, in its own thread, once the training uses CUDA."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def apply(site: Site) -> None:
 
 
 def _begin(site: Site, original: Original, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Where workers start: the loader itself keeps its setting, and one whose data another entry keeps starts none."""
+    """Turn pinning on when workers start, without changing the loader; cached datasets start no workers."""
     loader = args[0] if args else kwargs["loader"]
     try:
         if not site.torch.cuda.is_initialized():
-            raise no_effect("the training uses no CUDA yet")
-        check(_making(site.torch, loader), bool(loader.pin_memory))
+            raise no_effect("the training does not use CUDA yet")
+        check(_arguments_of(site.torch, loader), bool(loader.pin_memory))
     except EntryDeclined as declined:
         site.decline(declined)
         return original(*args, **kwargs)
@@ -36,7 +36,7 @@ def _begin(site: Site, original: Original, args: tuple[Any, ...], kwargs: dict[s
     return outcome
 
 
-def _making(torch: Any, loader: Any) -> LoaderArguments:
+def _arguments_of(torch: Any, loader: Any) -> LoaderArguments:
     names = ("dataset", "num_workers", "collate_fn", "batch_size", "sampler", "multiprocessing_context")
     given = {name: getattr(loader, name) for name in names}
     if loader.batch_sampler is not None:
@@ -44,20 +44,22 @@ def _making(torch: Any, loader: Any) -> LoaderArguments:
     return LoaderArguments(torch, given)
 
 
-def check(making: LoaderArguments, pinned: bool) -> None:
+def check(arguments: LoaderArguments, pinned: bool) -> None:
     if pinned:
-        raise no_effect(f"the loader of {making.name} pins already")
-    if making.workers == 0:
-        raise no_effect(f"without workers the training itself would copy the batches of {making.name} once more")
-    if making.iterable:
-        raise EntryDeclined(f"{making.name} is a stream: what its batches are made of is not known")
-    if making.given.get("collate_fn") is not making.torch.utils.data.default_collate:
-        raise EntryDeclined(f"{making.name} has a collate_fn of its own: pinning would make lists of its tuples")
+        raise no_effect(f"the loader of {arguments.name} already pins its batches")
+    if arguments.workers == 0:
+        raise no_effect(
+            f"without workers the training thread itself would have to copy the batches of {arguments.name}"
+        )
+    if arguments.iterable:
+        raise EntryDeclined(f"{arguments.name} is a stream: what its batches are made of is unknown")
+    if arguments.given.get("collate_fn") is not arguments.torch.utils.data.default_collate:
+        raise EntryDeclined(f"{arguments.name} has a custom collate_fn: pinning would turn its tuples into lists")
     try:
-        weight = weight_of(making.torch, making.dataset, pure(making.dataset))
+        weight = weight_of(arguments.torch, arguments.dataset, pure(arguments.dataset))
     except Unfit as why:
-        raise EntryDeclined(f"{making.name}: {why}") from None
+        raise EntryDeclined(f"{arguments.name}: {why}") from None
     if not weight.on_host:
-        raise EntryDeclined(f"{making.name} makes its samples on the device")
+        raise EntryDeclined(f"{arguments.name} creates its samples on the device")
     if not weight.plain:
-        raise EntryDeclined(f"the batches of {making.name} hold objects that torch may not pin as they are")
+        raise EntryDeclined(f"the batches of {arguments.name} hold objects that pinning may change")

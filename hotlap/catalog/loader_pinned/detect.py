@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Copies from pageable memory could at most cost nothing."""
+    """Expect at most the time of copies from pageable memory."""
     share = seen.shares.get(COPY, 0.0)
     plain = [loader for loader in seen.loaders if loader.role == "train" and loader.workers and not loader.pin_memory]
     if not seen.on_cuda or not plain or share <= 0:

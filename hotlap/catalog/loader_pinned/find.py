@@ -1,4 +1,4 @@
-"""Loaders whose batches go to the GPU from pageable memory."""
+"""Finds loaders whose batches are copied to the GPU from pageable memory."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def find(code: Code) -> Iterator[Found]:
         chosen = "pin_memory" in loader.settings
         yield Found(
             loader.call,
-            "its batches are copied to the GPU from pageable memory, which the copy must wait for",
-            f"say so where it is asked for: {ast.unparse(loader.settings['pin_memory'])}=True" if left
+            "its batches are copied to the GPU from pageable memory, so every copy blocks",
+            f"pin them where the argument is passed: {ast.unparse(loader.settings['pin_memory'])}=True" if left
             else "pin them: pin_memory=True",
             Applicability.DISPLAY_ONLY if left else Applicability.UNSAFE if chosen else Applicability.SAFE,
             loaders.heat(code, loader),
@@ -49,7 +49,7 @@ def _confidence(code: Code, loader: loaders.Loader, sure: bool) -> Confidence | 
 
 
 def _is_left_off(code: Code, loader: loaders.Loader) -> bool:
-    """An argument of the function, False unless given, that nobody in the project gives."""
+    """Match an argument of the function with default False that no call in the project passes."""
     value = loader.settings.get("pin_memory")
     known = default(code, value) if isinstance(value, ast.Name) else None
     off = isinstance(known, ast.Constant) and known.value is False
@@ -57,11 +57,11 @@ def _is_left_off(code: Code, loader: loaders.Loader) -> bool:
 
 
 def _is_explained(code: Code, loader: loaders.Loader) -> bool:
-    """`pin_memory=False,  # runs out of memory otherwise`, beside one that is pinned, or a choice made elsewhere."""
+    """Match `pin_memory=False,  # runs out of memory`, a file that pins elsewhere, or a value set elsewhere."""
     value = loader.settings.get("pin_memory")
     if value is None or not isinstance(value, ast.Constant):
         return False
-    written = any(word.value is value for word in loader.call.keywords)
+    written = any(keyword.value is value for keyword in loader.call.keywords)
     return (
         not written
         or "pin_memory=True" in code.text
@@ -71,7 +71,7 @@ def _is_explained(code: Code, loader: loaders.Loader) -> bool:
 
 
 def _is_light(code: Code, loader: loaders.Loader) -> bool:
-    """Rows of what is in memory, that no worker fetches, or gone through once: pinning may cost what it saves."""
+    """Match loaders of in-memory rows without workers, or read only once: pinning may cost what it saves."""
     dataset = loader.settings.get("dataset")
     if rounds.is_tried_once(code, loader):
         return True

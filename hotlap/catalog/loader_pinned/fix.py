@@ -1,4 +1,4 @@
-"""Batches are put in pinned memory by a thread of the loader's."""
+"""Sets pin_memory, so that a thread of the loader pins its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets few workers make more batches ahead, so that a slow one is not waited for."""
+"""Makes a few workers prepare more batches ahead, so that the training need not wait for a slow one."""
 
 from __future__ import annotations
 
@@ -13,65 +13,67 @@ from hotlap.runtime.site import Site
 
 READY = 8  # batches under way in all workers together
 DEFAULT = 2  # torch's own depth
-NESTED = 4  # samplers in samplers
+NESTED = 4  # depth of samplers in samplers
 
 
 def apply(site: Site) -> None:
     started = WorkerStartNotice(site)
-    when_made(site, lambda making: _settings(site, making, started))
+    when_made(site, lambda arguments: _settings(site, arguments, started))
 
 
-def _settings(site: Site, making: LoaderArguments, started: WorkerStartNotice) -> dict[str, Any]:
-    _check(site, making)
-    has = making.given.get("prefetch_factor") or DEFAULT
-    depth = site.value if site.value is not None else -(-READY // making.workers)
+def _settings(site: Site, arguments: LoaderArguments, started: WorkerStartNotice) -> dict[str, Any]:
+    _check(site, arguments)
+    has = arguments.given.get("prefetch_factor") or DEFAULT
+    depth = site.value if site.value is not None else -(-READY // arguments.workers)
     if depth <= has:
-        raise no_effect(f"{making.name}: {making.workers} workers have {has} batches under way each already")
+        raise no_effect(f"{arguments.name}: each of {arguments.workers} workers already prepares {has} batches ahead")
     try:
-        known = pure(making.dataset)
-        if (collate := making.given.get("collate_fn")) is not None:
+        known = pure(arguments.dataset)
+        if (collate := arguments.given.get("collate_fn")) is not None:
             pure_collate(collate, known)
-        weight = weight_of(making.torch, making.dataset, known)
+        weight = weight_of(arguments.torch, arguments.dataset, known)
     except Unfit as why:
-        raise EntryDeclined(f"{making.name}: {why}") from None
-    depth = _within_memory(making, weight.item_bytes * making.batch_size, has, depth)
-    said = f"{making.name}: {has} → {depth} batches ahead in each of {making.workers} workers"
-    started.say(making.dataset, said)
+        raise EntryDeclined(f"{arguments.name}: {why}") from None
+    depth = _within_memory(arguments, weight.item_bytes * arguments.batch_size, has, depth)
+    report = f"{arguments.name}: {has} → {depth} batches ahead in each of {arguments.workers} workers"
+    started.say(arguments.dataset, report)
     return {"prefetch_factor": depth}
 
 
-def _check(site: Site, making: LoaderArguments) -> None:
-    if making.workers == 0:
-        raise no_effect(f"{making.name} is loaded without workers")
-    if making.iterable:
-        raise EntryDeclined(f"{making.name} is a stream: how much memory more of its batches take is not known")
-    if not making.in_order:
+def _check(site: Site, arguments: LoaderArguments) -> None:
+    if arguments.workers == 0:
+        raise no_effect(f"{arguments.name} is loaded without workers")
+    if arguments.iterable:
+        raise EntryDeclined(f"{arguments.name} is a stream: the memory that more of its batches take is unknown")
+    if not arguments.in_order:
         raise EntryDeclined(
-            f"the loader of {making.name} gives batches in the order they are ready, which would change"
+            f"the loader of {arguments.name} delivers batches as they get ready, an order that would change"
         )
-    if draws_from_its_own(making):
-        raise no_effect(f"{making.name}: its loader or sampler has a generator, which would be drawn from earlier")
-    strange = making.strange_sampler()
+    if draws_from_its_own(arguments):
+        raise no_effect(
+            f"{arguments.name}: its loader or sampler has its own generator, from which it would draw earlier"
+        )
+    strange = arguments.strange_sampler()
     if strange is not None and not site.asked:
         raise EntryDeclined(f"the sampler {strange} would be read further ahead of the training; ask for it by name")
 
 
-def draws_from_its_own(making: LoaderArguments) -> bool:
-    """Whether an order is drawn from a generator that the program may use besides, also while the epoch goes on."""
-    if making.given.get("generator") is not None:
+def draws_from_its_own(arguments: LoaderArguments) -> bool:
+    """Return whether the order comes from a generator that the program may also use, even during the epoch."""
+    if arguments.given.get("generator") is not None:
         return True
-    waiting = [making.given.get("batch_sampler"), making.given.get("sampler")]
+    waiting = [arguments.given.get("batch_sampler"), arguments.given.get("sampler")]
     for _ in range(NESTED):
         held = [value for sampler in waiting for value in getattr(sampler, "__dict__", {}).values()]
-        if any(isinstance(value, making.torch.Generator) for value in held):
+        if any(isinstance(value, arguments.torch.Generator) for value in held):
             return True
-        waiting = [value for value in held if isinstance(value, making.torch.utils.data.Sampler)]
+        waiting = [value for value in held if isinstance(value, arguments.torch.utils.data.Sampler)]
     return False
 
 
-def _within_memory(making: LoaderArguments, batch_bytes: int, has: int, depth: int) -> int:
-    while depth > has and machine.workers_by_memory(batch_bytes, depth) < making.workers:
+def _within_memory(arguments: LoaderArguments, batch_bytes: int, has: int, depth: int) -> int:
+    while depth > has and machine.workers_by_memory(batch_bytes, depth) < arguments.workers:
         depth -= 1
     if depth == has:
-        raise EntryDeclined(f"{making.name}: memory has no room for more than {has} batches in each worker")
+        raise EntryDeclined(f"{arguments.name}: there is not enough memory for more than {has} batches per worker")
     return depth

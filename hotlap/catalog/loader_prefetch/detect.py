@@ -6,7 +6,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Few batches ahead let bursts through to the training; it could at most save the wait."""
+    """Expect at most the wait for data: with few batches prepared ahead, slow ones stall the training."""
     share = seen.shares.get(DATA, 0.0)
     few = [
         loader
@@ -18,7 +18,9 @@ def detect(seen: Observation) -> Expectation | None:
     if not few or share <= 0:
         return None
     ahead = min(loader.workers * (loader.prefetch or DEFAULT) for loader in few)
-    return Expectation(most=share, why=f"the loop waits {share:.0%} of the step with {ahead} batches made ahead")
+    return Expectation(
+        most=share, why=f"the loop waits for data {share:.0%} of the step, with {ahead} batches prepared ahead"
+    )
 
 
 def tries(seen: Observation) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""More batches ready."""
+"""Sets prefetch_factor, so that more batches are ready."""
 
 from __future__ import annotations
 

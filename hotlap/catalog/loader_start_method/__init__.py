@@ -3,12 +3,12 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="D105",
-    title="Workers start without a fork of the training",
+    title="Workers started without forking the training process",
     risk=Risk.EXACT,
-    automatic=False,  # it starts a process that the program does not know of
+    automatic=False,  # it starts a process that the program does not know about
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     values=OneOf(("fork", "forkserver", "spawn")),
-    stage=Stage.LAST,  # workers about to start pass here before cuda-graphs looks how they will
+    stage=Stage.LAST,  # decides how workers start before cuda-graphs looks at that
     when=When.LOADER,
 )

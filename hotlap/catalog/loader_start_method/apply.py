@@ -1,4 +1,4 @@
-"""Starts workers without forking the training where a fork would not be safe."""
+"""Starts workers without forking the training process where a fork would not be safe."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from hotlap.runtime.loader_arguments import LoaderArguments, when_made
 from hotlap.runtime.main_script import why_not_twice
 from hotlap.runtime.site import Original, Site
 
-CLEAN = "forkserver"  # forks from a process that knows nothing of the device
-NOTHING_SAID = ["__main__"]  # as Python begins
+CLEAN = "forkserver"  # forks from a process that has not used the device
+DEFAULT_PRELOAD = ["__main__"]  # Python's own
 CHANGES_WHAT_IS_SENT = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
 
 
 def apply(site: Site) -> None:
-    starting = WorkerStarter(site)
+    starter = WorkerStarter(site)
     site.no_effect("no loader starts workers")
-    when_made(site, starting.made)
-    site.replace(site.torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "__init__", starting.begin)
-    site.ledger.later(starting.take_back)
+    when_made(site, starter.made)
+    site.replace(site.torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "__init__", starter.begin)
+    site.ledger.later(starter.take_back)
 
 
 class WorkerStarter:
-    """Decides when workers start, not when a loader is made: trying it takes seconds, and a loader whose data another
-    entry keeps starts none.
+    """Chooses the start method when workers start, not when a loader is made: the check takes seconds, and a loader
+    whose dataset is cached by another entry starts none.
     """
 
     def __init__(self, site: Site) -> None:
@@ -37,8 +37,8 @@ class WorkerStarter:
         self._given: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._changed: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def made(self, making: LoaderArguments) -> dict[str, Any]:
-        self._given[making.loader] = making.given
+    def made(self, arguments: LoaderArguments) -> dict[str, Any]:
+        self._given[arguments.loader] = arguments.given
         return {}
 
     def begin(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,63 +51,63 @@ class WorkerStarter:
                 self._site.decline(declined)
         return original(*args, **kwargs)
 
-    def _choose(self, loader: Any, making: LoaderArguments) -> None:
+    def _choose(self, loader: Any, arguments: LoaderArguments) -> None:
         if loader.multiprocessing_context is not None:
-            raise no_effect(f"the loader of {making.name} names its start method itself")
-        method = self._site.value or found(self._site, making)
+            raise no_effect(f"the loader of {arguments.name} already names its start method")
+        method = self._site.value or found(self._site, arguments)
         if method == CLEAN:
             import_torch_once()
-        _check(making, method)
+        _check(arguments, method)
         loader.multiprocessing_context = method
         self._changed.add(loader)
-        self._site.applied(f"workers of {making.name} by {method}")
+        self._site.applied(f"workers of {arguments.name} started by {method}")
 
     def take_back(self) -> None:
-        """From their next workers on they are as the program made them."""
+        """Restore the loaders, so that their next workers start as the program chose."""
         for loader in list(self._changed):
             loader.multiprocessing_context = None
 
 
 def import_torch_once() -> None:
-    """By the process that workers are forked from, not by each of them: unless it runs by now, or the program has said
-    what it imports.
+    """Make the fork server import torch once, instead of each worker, unless it already runs or the program has chosen
+    its imports.
     """
     server: Any = getattr(forkserver, "_forkserver", None)
-    if getattr(server, "_forkserver_pid", 0) is None and getattr(server, "_preload_modules", None) == NOTHING_SAID:
-        multiprocessing.set_forkserver_preload([*NOTHING_SAID, "torch.utils.data"])
+    if getattr(server, "_forkserver_pid", 0) is None and getattr(server, "_preload_modules", None) == DEFAULT_PRELOAD:
+        multiprocessing.set_forkserver_preload([*DEFAULT_PRELOAD, "torch.utils.data"])
 
 
-def found(site: Site, making: LoaderArguments) -> str:
-    """Not by fork once the device is in use."""
-    if making.start_method != "fork":
-        raise no_effect(f"workers start by {making.start_method} already")
+def found(site: Site, arguments: LoaderArguments) -> str:
+    """Return the start method to use if the user named none: no fork once CUDA is in use."""
+    if arguments.start_method != "fork":
+        raise no_effect(f"workers are already started by {arguments.start_method}")
     if site.torch.cuda.is_initialized():
         return CLEAN
-    raise no_effect("a fork is safe here: CUDA is not in use")
+    raise no_effect("forking is safe here: CUDA is not in use")
 
 
-def _check(making: LoaderArguments, method: str) -> None:
-    before = making.start_method
+def _check(arguments: LoaderArguments, method: str) -> None:
+    before = arguments.start_method
     if method == before:
-        raise no_effect(f"workers start by {method} already")
+        raise no_effect(f"workers are already started by {method}")
     if method not in multiprocessing.get_all_start_methods():
-        raise EntryDeclined(f"this system starts no process by {method}")
+        raise EntryDeclined(f"this system cannot start processes by {method}")
     if method == "fork":
-        raise EntryDeclined(f"this program starts its workers by {before}; forking it may not be safe")
-    if making.iterable:
-        raise EntryDeclined(f"{making.name} is a stream: it cannot be tried beforehand")
+        raise EntryDeclined(f"this program starts its workers by {before}; forking may not be safe")
+    if arguments.iterable:
+        raise EntryDeclined(f"{arguments.name} is a stream, which cannot be tried beforehand")
     why = why_not_twice()
     if why is not None:
         raise EntryDeclined(why)
     try:
-        known = pure(making.dataset)
-        if (collate := making.given.get("collate_fn")) is not None:
+        known = pure(arguments.dataset)
+        if (collate := arguments.given.get("collate_fn")) is not None:
             pure_collate(collate, known)
-        pickle.dumps((making.dataset, making.given.get("collate_fn")))
+        pickle.dumps((arguments.dataset, arguments.given.get("collate_fn")))
     except Unfit as unfit:
-        raise EntryDeclined(f"{making.name}: {unfit}") from None
+        raise EntryDeclined(f"{arguments.name}: {unfit}") from None
     except Exception as error:
         what = f"it cannot be sent to a process started by {method} ({type(error).__name__}: {error})"
-        raise EntryDeclined(f"{making.name}: {what}") from error
-    if any(name in vars(kind) for kind in type(making.dataset).__mro__[:-1] for name in CHANGES_WHAT_IS_SENT):
-        raise EntryDeclined(f"{making.name} changes what is sent of it to another process")
+        raise EntryDeclined(f"{arguments.name}: {what}") from error
+    if any(name in vars(kind) for kind in type(arguments.dataset).__mro__[:-1] for name in CHANGES_WHAT_IS_SENT):
+        raise EntryDeclined(f"{arguments.name} customises how it is pickled")

@@ -1,4 +1,4 @@
-"""CUDA in processes that are forks of one: in what loads samples, and in what multiprocessing runs."""
+"""Finds CUDA used in forked processes: in loader workers and in what multiprocessing runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find(code: Code) -> Iterator[Found]:
 def _in_workers(code: Code) -> Iterator[Found]:
     seen: set[ast.AST | None] = set()
     workers = _workers(code)
-    for node, certain in sorted((*_placed(code), *_kept(code)), key=lambda pair: pair[0].lineno):
+    for node, certain in sorted((*_placed(code), *_stored_on_device(code)), key=lambda pair: pair[0].lineno):
         heat = code.heat(node)
         function = code.function(node)
         if heat.side is not Side.LOAD or not heat.hot or function in seen or workers is None:
@@ -46,20 +46,20 @@ def _in_workers(code: Code) -> Iterator[Found]:
         seen.add(function)
         yield Found(
             node,
-            f"`{shown(node, 40)}` uses the device in a worker of the loader, which is a fork: CUDA fails there",
-            "load on the host, and move whole batches in the training loop; then workers can be forks",
+            f"`{shown(node, 40)}` uses the device in a forked worker of the loader, where CUDA fails",
+            "load on the host and move whole batches in the training loop; then workers can be forked",
             confidence=min((workers, certain), key=lambda confidence: confidence.rank),
         )
 
 
-def _kept(code: Code) -> Iterator[tuple[ast.expr, Confidence]]:
-    """`self.data` in `__getitem__`, where the constructor has put it on a device."""
+def _stored_on_device(code: Code) -> Iterator[tuple[ast.expr, Confidence]]:
+    """Yield uses of `self.data` in `__getitem__` if the constructor has put it on a device."""
     for owner in code.nodes(ast.ClassDef):
         assert isinstance(owner, ast.ClassDef)
         methods = {method.name: method for method in owner.body if isinstance(method, ast.FunctionDef)}
         if "__init__" not in methods or "__getitem__" not in methods:
             continue
-        kept = {
+        stored = {
             ast.unparse(statement.targets[0]): certain
             for call, certain in _placed(code)
             if code.function(call) is methods["__init__"]
@@ -67,25 +67,25 @@ def _kept(code: Code) -> Iterator[tuple[ast.expr, Confidence]]:
             and statement.value is call
         }
         for node in walk(methods["__getitem__"]):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in kept:
-                yield node, kept[ast.unparse(node)]
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in stored:
+                yield node, stored[ast.unparse(node)]
 
 
 def _workers(code: Code) -> Confidence | None:
-    """How sure it is that worker processes load; None where they do not."""
-    every = list(loaders.loaders(code))
-    kinds = {loader.workers() for loader in every if "multiprocessing_context" not in loader.settings}
+    """Return how sure it is that worker processes load the data; None if they do not."""
+    found = list(loaders.loaders(code))
+    kinds = {loader.workers() for loader in found if "multiprocessing_context" not in loader.settings}
     if "some" in kinds:
         return Confidence.HIGH
     if "unknown" in kinds:
         return Confidence.MEDIUM
-    if every:
+    if found:
         return None
     return Confidence.MEDIUM if code.project_uses(features.WORKERS) else None
 
 
 def _placed(code: Code) -> Iterator[tuple[ast.Call, Confidence]]:
-    """Calls that put something on a device, and how sure it is that it is a GPU."""
+    """Yield calls that put something on a device, and how sure it is that the device is a GPU."""
     for call, _, device in transfers(code):
         if not _is_parameter(code, device):
             yield call, _certainty(device)
@@ -97,7 +97,7 @@ def _placed(code: Code) -> Iterator[tuple[ast.Call, Confidence]]:
 
 
 def _is_parameter(code: Code, device: ast.expr | None) -> bool:
-    """Who calls the function says which device, and may say none; also by the place of a tensor: `x.device`."""
+    """Return whether the caller chooses the device, by an argument or a tensor's `x.device`: it may be the CPU."""
     if isinstance(device, ast.Attribute) and device.attr == "device" and isinstance(device.value, ast.Name):
         return device.value.id != "self"
     function = code.function(device) if isinstance(device, ast.Name) else None
@@ -112,7 +112,7 @@ def _certainty(device: ast.expr | None) -> Confidence:
     return Confidence.HIGH if device is None or "cuda" in ast.unparse(device) else Confidence.MEDIUM
 
 
-# Processes of one's own
+# Processes started by the program
 
 
 def _in_processes(code: Code) -> Iterator[Found]:
@@ -122,14 +122,14 @@ def _in_processes(code: Code) -> Iterator[Found]:
         if _uses_cuda(code, call) and _has_begun(code, call):
             yield Found(
                 call,
-                f"`{shown(call, 40)}` forks a process that has CUDA in use; in the fork CUDA fails",
-                'start it anew: torch.multiprocessing.get_context("spawn")',
+                f"`{shown(call, 40)}` forks a process that uses CUDA, which fails in the fork",
+                'start a fresh process: torch.multiprocessing.get_context("spawn")',
                 confidence=Confidence.MEDIUM,
             )
 
 
 def _uses_cuda(code: Code, call: ast.Call) -> bool:
-    """What the process runs speaks of CUDA."""
+    """Return whether the function that the process runs mentions CUDA."""
     given = keyword(call, "target") or keyword(call, "initializer")
     if given is None or not isinstance(given, ast.Name | ast.Attribute):
         return False
@@ -143,7 +143,7 @@ def _uses_cuda(code: Code, call: ast.Call) -> bool:
 
 
 def _has_begun(code: Code, call: ast.Call) -> bool:
-    """Something was put on the device before, in the same function or where the file begins."""
+    """Return whether something was put on the GPU before, in the same function or at module level."""
     here = code.function(call)
     return any(
         placed.lineno < call.lineno and code.function(placed) in (here, None) and certain is Confidence.HIGH

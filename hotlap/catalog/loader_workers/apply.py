@@ -1,4 +1,4 @@
-"""Gives workers to loaders whose samples are worth it, as many as there is room for beside the training."""
+"""Gives workers to loaders whose samples are worth it, as many as fit beside the training."""
 
 from __future__ import annotations
 
@@ -17,72 +17,72 @@ from hotlap.runtime.loader_arguments import LoaderArguments, WorkerStartNotice, 
 from hotlap.runtime.main_script import why_not_twice
 from hotlap.runtime.site import Site
 
-LIGHT_BATCH_US = 1000.0  # sending a batch between processes costs up to this
-PREFETCH = 2  # batches a worker has under way unless told otherwise
+LIGHT_BATCH_US = 1000.0  # sending a batch between processes costs at most this
+PREFETCH = 2  # torch's default number of batches prepared by a worker
 
 
 def apply(site: Site) -> None:
     reaper, started = Reaper(), WorkerStartNotice(site)
-    when_made(site, lambda making: _settings(site, making, started))
+    when_made(site, lambda arguments: _settings(site, arguments, started))
     site.after(site.seams.iterating, lambda loader, args, kwargs, iterator: reaper.watch(iterator))
     site.ledger.later(reaper.close)
 
 
-def _settings(site: Site, making: LoaderArguments, started: WorkerStartNotice) -> dict[str, Any]:
-    _check_kind(site, making)
-    most = _most(site, making)
-    if making.start_method != "fork" and (why := why_not_twice()) is not None:
+def _settings(site: Site, arguments: LoaderArguments, started: WorkerStartNotice) -> dict[str, Any]:
+    _check_kind(site, arguments)
+    most = _most(site, arguments)
+    if arguments.start_method != "fork" and (why := why_not_twice()) is not None:
         raise EntryDeclined(why)
-    weight = None if making.iterable else _weight(site, making)
-    workers = _count(site, making, weight, most)
-    said = f"{making.name}: {making.workers} → {workers} workers"
+    weight = None if arguments.iterable else _weight(site, arguments)
+    workers = _count(site, arguments, weight, most)
+    report = f"{arguments.name}: {arguments.workers} → {workers} workers"
     if site.value is not None and workers < site.value:
-        said += f" ({cores_of_a_rank()} cores allow no more)"
-    started.say(making.dataset, said)
+        report += f" ({cores_of_a_rank()} cores allow no more)"
+    started.say(arguments.dataset, report)
     return {"num_workers": workers}
 
 
-def _weight(site: Site, making: LoaderArguments) -> Weight:
-    """Of a dataset that gives the same items in every process."""
+def _weight(site: Site, arguments: LoaderArguments) -> Weight:
+    """Return the sample cost of a dataset, which must give the same items in every process."""
     try:
-        known = pure(making.dataset)
-        if (collate := making.given.get("collate_fn")) is not None:
+        known = pure(arguments.dataset)
+        if (collate := arguments.given.get("collate_fn")) is not None:
             pure_collate(collate, known)
-        if known.study.ordered and not making.workers and site.torch.get_num_threads() > 1:
-            raise Unfit("the last digits of its items depend on the number of threads, and a worker has one")
-        weight = weight_of(site.torch, making.dataset, known)
+        if known.study.ordered and not arguments.workers and site.torch.get_num_threads() > 1:
+            raise Unfit("the last digits of its items depend on the number of threads, and a worker has only one")
+        weight = weight_of(site.torch, arguments.dataset, known)
     except Unfit as why:
-        raise EntryDeclined(f"{making.name}: {why}; give its loader num_workers in the program") from None
+        raise EntryDeclined(f"{arguments.name}: {why}; to use workers anyway, set num_workers in the program") from None
     if not weight.on_host:
-        raise EntryDeclined(f"{making.name} makes its samples on the device")
-    batch = weight.item_us * making.batch_size
+        raise EntryDeclined(f"{arguments.name} creates its samples on the device")
+    batch = weight.item_us * arguments.batch_size
     if site.value is None and batch < LIGHT_BATCH_US:
-        raise no_effect(f"{making.name}: a batch takes only {batch:.0f} µs to fetch, sending it would cost more")
+        raise no_effect(f"{arguments.name}: a batch takes only {batch:.0f} µs to fetch; sending it would cost more")
     return weight
 
 
-def _check_kind(site: Site, making: LoaderArguments) -> None:
+def _check_kind(site: Site, arguments: LoaderArguments) -> None:
     if multiprocessing.current_process().daemon:
-        raise no_effect("this process may start no others")
+        raise no_effect("this process is a daemon, which may not start processes")
     if not site.asked and (why := why_no_processes()) is not None:
         raise EntryDeclined(f"{why}; ask for it by name")
-    if making.iterable:
-        if not shards_itself(making):
-            raise EntryDeclined(f"{making.name} is a stream: every worker would repeat all of it")
+    if arguments.iterable:
+        if not shards_itself(arguments):
+            raise EntryDeclined(f"{arguments.name} is a stream, and every worker would repeat all of it")
         if not site.asked:
             raise EntryDeclined(
-                f"{making.name} is a stream: with other workers its batches are other ones; ask for it by name"
+                f"{arguments.name} is a stream whose batches depend on the number of workers; ask for it by name"
             )
-    strange = making.strange_sampler()
+    strange = arguments.strange_sampler()
     if strange is not None and not site.asked:
-        raise EntryDeclined(f"workers read the sampler {strange} ahead of the training; ask for it by name")
+        raise EntryDeclined(f"workers would read the sampler {strange} ahead of the training; ask for it by name")
 
 
-def shards_itself(making: LoaderArguments) -> bool:
-    """Whether a stream splits itself among workers; found in the names its class uses."""
-    if making.given.get("worker_init_fn") is not None:
+def shards_itself(arguments: LoaderArguments) -> bool:
+    """Return whether a stream splits itself among workers, judging by the names its class uses."""
+    if arguments.given.get("worker_init_fn") is not None:
         return True
-    for kind in type(making.dataset).__mro__:
+    for kind in type(arguments.dataset).__mro__:
         functions = () if kind.__module__.startswith("torch.") else vars(kind).values()
         for function in functions:
             code = getattr(function, "__code__", None)
@@ -91,39 +91,39 @@ def shards_itself(making: LoaderArguments) -> bool:
     return False
 
 
-def _most(site: Site, making: LoaderArguments) -> int:
-    """Workers that the cores allow. Who asks for a number gets it, up to one core left for the training."""
+def _most(site: Site, arguments: LoaderArguments) -> int:
+    """Return how many workers the cores allow; a requested number must leave one core for the training."""
     cores = cores_of_a_rank()
     threads = 1 if site.value is not None else machine.training_threads(site.torch)
     most = cores - threads
-    if most <= making.workers:
-        has = f"has {making.workers} workers" if making.workers else "gets no workers"
-        raise no_effect(f"{making.name} {has}: {cores} cores, {threads} of them for the training")
-    if site.value is not None and site.value <= making.workers:
-        raise no_effect(f"{making.name} has {making.workers} workers already")
+    if most <= arguments.workers:
+        has = f"keeps its {arguments.workers} workers" if arguments.workers else "gets no workers"
+        raise no_effect(f"{arguments.name} {has}: {cores} cores, {threads} of them for the training")
+    if site.value is not None and site.value <= arguments.workers:
+        raise no_effect(f"{arguments.name} already has {arguments.workers} workers")
     return most
 
 
-def _count(site: Site, making: LoaderArguments, weight: Weight | None, most: int) -> int:
-    """As many as make a batch each millisecond, or as asked for; within cores, memory and batches."""
-    depth = making.given.get("prefetch_factor") or PREFETCH
-    size = 0 if weight is None else weight.item_bytes * making.batch_size
+def _count(site: Site, arguments: LoaderArguments, weight: Weight | None, most: int) -> int:
+    """Return enough workers for a batch per millisecond, or the requested number, within cores, memory and batches."""
+    depth = arguments.given.get("prefetch_factor") or PREFETCH
+    size = 0 if weight is None else weight.item_bytes * arguments.batch_size
     limit = min(most, machine.workers_by_memory(size, depth))
-    if limit <= making.workers:
-        raise no_effect(f"{making.name}: memory allows no more than {limit} workers")
+    if limit <= arguments.workers:
+        raise no_effect(f"{arguments.name}: memory allows no more than {limit} workers")
     if site.value is not None:
         wanted = site.value
     else:
-        wanted = most if weight is None else math.ceil(weight.item_us * making.batch_size / LIGHT_BATCH_US)
-    batches = _batches(making)
+        wanted = most if weight is None else math.ceil(weight.item_us * arguments.batch_size / LIGHT_BATCH_US)
+    batches = _batches(arguments)
     workers = min(wanted, limit) if batches is None else min(wanted, limit, max(1, batches))
-    if workers <= making.workers:
-        raise no_effect(f"{making.name}: {making.workers} workers are enough")
+    if workers <= arguments.workers:
+        raise no_effect(f"{arguments.name}: {arguments.workers} workers are enough")
     return int(workers)
 
 
-def _batches(making: LoaderArguments) -> int | None:
+def _batches(arguments: LoaderArguments) -> int | None:
     try:
-        return math.ceil(len(making.dataset) / making.batch_size)
+        return math.ceil(len(arguments.dataset) / arguments.batch_size)
     except TypeError:
         return None

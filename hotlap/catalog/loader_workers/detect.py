@@ -6,7 +6,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Data that is waited for could at most cost nothing; a light batch is not worth sending."""
+    """Expect at most the wait for data, unless batches are too light to be worth sending."""
     share, cores = seen.shares.get(DATA, 0.0), seen.machine.cores // max(1, len(seen.ranks))
     few = [
         loader
@@ -20,7 +20,7 @@ def detect(seen: Observation) -> Expectation | None:
 
 
 def tries(seen: Observation) -> tuple[str, ...]:
-    """Powers of two, up to one core less than there are for each process."""
+    """Return powers of two that leave one core to each process."""
     most = seen.machine.cores // max(1, len(seen.ranks)) - 1
     has = max((loader.workers for loader in seen.loaders if loader.role == "train"), default=0)
     return tuple(str(1 << power) for power in range(10) if has < 1 << power <= most) or (str(max(1, most)),)

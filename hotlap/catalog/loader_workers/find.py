@@ -1,4 +1,4 @@
-"""Loaders without workers, or with a number of them that no machine was asked about."""
+"""Finds loaders without workers, or with a fixed number of them whatever the machine."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def find(code: Code) -> Iterator[Found]:
             most = max(workers, _USUAL)
             yield Found(
                 loader.call,
-                f"{workers} worker{'s' if workers > 1 else ''} whatever the machine",
-                f"choose from the cores there are: num_workers=min({most}, os.cpu_count() or 1)",
+                f"the number of workers is fixed at {workers}, whatever the machine",
+                f"adapt it to the number of cores: num_workers=min({most}, os.cpu_count() or 1)",
                 Applicability.UNSAFE if _written(loader) else Applicability.DISPLAY_ONLY,
                 heat,
                 Confidence.LOW if quick or rounds.is_tried_once(code, loader) else Confidence.MEDIUM,
@@ -50,14 +50,15 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _written(loader: loaders.Loader) -> bool:
-    """The number stands in the call itself."""
+    """Return whether the number is written in the call itself."""
     return any(
-        word.arg == "num_workers" and word.value is loader.settings["num_workers"] for word in loader.call.keywords
+        keyword.arg == "num_workers" and keyword.value is loader.settings["num_workers"]
+        for keyword in loader.call.keywords
     )
 
 
 def _is_left_at_none(code: Code, loader: loaders.Loader) -> bool:
-    """An argument of the function, 0 unless given, that nobody in the project gives."""
+    """Match an argument of the function with default 0 that no call in the project passes."""
     value = loader.settings.get("num_workers")
     known = default(code, value) if isinstance(value, ast.Name) else None
     none = isinstance(known, ast.Constant) and known.value == 0
@@ -65,7 +66,7 @@ def _is_left_at_none(code: Code, loader: loaders.Loader) -> bool:
 
 
 def _is_whole_stream(code: Code, loader: loaders.Loader) -> bool:
-    """An IterableDataset of the project that does not ask which worker it is in: each would give all of it again."""
+    """Match an IterableDataset of the project that does not ask which worker it is in: each would repeat all of it."""
     dataset = loader.settings.get("dataset")
     term = code.project.answer(code.asked(dataset), code.path) if dataset is not None else ""
     found = code.project.class_of(term, code.path)

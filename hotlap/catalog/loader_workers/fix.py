@@ -1,4 +1,4 @@
-"""As many workers as there are cores, up to a bound."""
+"""Sets num_workers to the number of cores, up to a bound."""
 
 from __future__ import annotations
 

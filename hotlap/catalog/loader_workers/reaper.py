@@ -1,8 +1,8 @@
 """Ends workers that outlive a killed training.
 
-Torch's workers look every five seconds whether their parent lives. But one whose batch does not fit the pipe (arrays,
-lists, text: what is no tensor) waits at its end for somebody to read it, for ever. So a process apart knows the
-workers' ids; it learns of the training's end from a pipe that closes with it, and ends those that are still there.
+Torch's workers check every five seconds whether their parent lives. But one whose batch does not fit the pipe (arrays,
+lists, text: anything but tensors) waits forever for somebody to read it. So a separate process knows the workers' ids;
+it learns of the training's end from a pipe that closes with it, and kills workers that are still there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-GRACE = 12.0  # seconds for the workers to go by themselves
+GRACE = 12.0  # seconds for the workers to exit by themselves
 
 _pipes: weakref.WeakSet[Reaper] = weakref.WeakSet()
 
@@ -35,7 +35,7 @@ class Reaper:
         self._say("".join(f"{pid}\n" for pid in workers))
 
     def close(self) -> None:
-        """The training goes on without us, so its workers live."""
+        """Stop watching: the training continues without hotlap, so its workers must live."""
         if self._pipe is None:
             return
         if os.getpid() == self._owner:
@@ -53,7 +53,7 @@ class Reaper:
         _let_go_in_children(self)
         command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watch.py")), str(GRACE)]
         try:
-            # It makes itself nobody's child: the program may wait for its own children.
+            # It detaches itself: the program may wait for its own children.
             subprocess.run(
                 command, stdin=read, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
             )
@@ -62,12 +62,12 @@ class Reaper:
 
     def _say(self, text: str) -> None:
         if self._pipe is not None:
-            with suppress(OSError):  # it was ended by somebody else
+            with suppress(OSError):  # somebody else has killed the process
                 os.write(self._pipe, text.encode())
 
 
 def _let_go_in_children(reaper: Reaper) -> None:
-    """A worker made by fork would keep the pipe open beyond the training's end."""
+    """Close the pipe in forked workers, which would otherwise keep it open beyond the training's end."""
     if not _pipes:
         os.register_at_fork(after_in_child=_let_go)
     _pipes.add(reaper)

@@ -1,4 +1,4 @@
-"""A program of its own, started by the reaper: ends the processes it was told of once its standard input closes."""
+"""A separate program, started by the reaper: kills the processes listed on its standard input once that closes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def since(pid: int) -> str | None:
-    """When a process was started, so that another one with its number is not taken for it; None: it is gone."""
+    """Return the start time of a process, which tells it from a later one with its pid; None if it is gone."""
     if Path("/proc/self/stat").exists():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -24,8 +24,8 @@ def find(code: Code) -> Iterator[Found]:
         hints = _hints(code, call)
         yield Found(
             call,
-            f"`{shown(call, 40)}` writes {code.heat(call).frequency.value} on the training thread",
-            "write every hundredth batch",
+            f"`{shown(call, 40)}` writes {code.heat(call).frequency} on the training thread",
+            "write only every hundredth batch",
             Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
             confidence=Confidence.LOW if code.heat(call).maybes > 1 or logs.on_event(code, call) else None,
             hints=hints,
@@ -33,7 +33,7 @@ def find(code: Code) -> Iterator[Found]:
 
 
 def _hints(code: Code, call: ast.Call) -> dict[str, str]:
-    """What the repair needs: a statement of its own in a loop over batches, and a counter."""
+    """Return what the repair needs, or {} if the call is not a statement of its own in a loop over batches."""
     statement = code.statement(call)
     loop = next(code.loops(call), None)
     if not isinstance(statement, ast.Expr) or statement.value is not call or not isinstance(loop, ast.For):
@@ -51,7 +51,7 @@ def _scope(code: Code, loop: Repeated) -> ast.AST:
 
 
 def _counter(loop: ast.For) -> str | None:
-    """The number that enumerate gives, or range."""
+    """Return the name of the counter that enumerate or range sets, or None."""
     call, target = loop.iter, loop.target
     while isinstance(call, ast.Call):
         name = call.func.id if isinstance(call.func, ast.Name) else ""

@@ -1,4 +1,4 @@
-"""The line stands under `if step % 100 == 0`; a loop without a counter gets one."""
+"""Put the line under `if step % 100 == 0`, and add a counter to the loop if it has none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def fix(place: Place) -> None:
     counter = place.found.hints["counter"]
     line = place.line(place.node(cst.Call))
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        raise CannotFix("it shares its line")
+        raise CannotFix("the statement shares its line")
     if place.found.hints["loop"]:
         loop = place.node(cst.For, place.found.hints["loop"])
         if place.first(loop, "counted"):

@@ -20,15 +20,15 @@ WORDS = ("for ", "sklearn", "bleu")
 ONLY_HOT = True
 _LIBRARIES = ("sklearn.metrics.", "seqeval.metrics.", "skimage.metrics.")
 _TRANSLATION = ("nltk.translate.bleu_score.corpus_bleu", "sacrebleu.corpus_bleu")
-_OTHER = ("check_", "make_", "get_")  # these compute nothing
+_OTHER = ("check_", "make_", "get_")  # these compute no metric
 
 
 def find(code: Code) -> Iterator[Found]:
     yield from _by_library(code)
     counted = list(_by_counting(code))
     yield from counted
-    known = {found.node for found in counted}
-    yield from (found for found in _by_comparing(code) if found.node not in known)
+    counted_nodes = {found.node for found in counted}
+    yield from (found for found in _by_comparing(code) if found.node not in counted_nodes)
 
 
 def _by_library(code: Code) -> Iterator[Found]:
@@ -40,7 +40,7 @@ def _by_library(code: Code) -> Iterator[Found]:
             yield Found(
                 call,
                 f"`{shown(call)}` copies every batch to the host to compute a metric there",
-                "count on the device (torchmetrics, or sums of comparisons), or gather and compute once after the loop",
+                "count on the device (torchmetrics, or sums of comparisons), or compute it once, after the loop",
             )
 
 
@@ -55,26 +55,26 @@ def _is_nested(code: Code, call: ast.Call) -> bool:
 
 
 def _by_counting(code: Code) -> Iterator[Found]:
-    for found in element_loops(code):
-        if not _is_hot(code, found.loop.body[0]) or only_shows(found.loop.body):
+    for element_loop in element_loops(code):
+        if not _is_hot(code, element_loop.loop.body[0]) or only_shows(element_loop.loop.body):
             continue
-        names = counts(found)
-        if is_sequential(found):
+        names = counts(element_loop)
+        if is_sequential(element_loop):
             continue
-        if names or _scores_rows(code, found):
+        if names or _scores_rows(code, element_loop):
             yield Found(
-                found.loop.iter,
+                element_loop.loop.iter,
                 f"`{names[0]}` is counted element by element in Python"
                 if names
-                else f"the rows of `{shown(found.arrays[0], 40)}` are scored one by one in Python",
+                else f"the rows of `{shown(element_loop.arrays[0], 40)}` are scored one by one in Python",
                 "count on the whole tensor: (predicted == target).sum(), torch.bincount for a confusion matrix",
-                heat=code.heat(found.loop),
+                heat=code.heat(element_loop.loop),
                 confidence=None if names else Confidence.MEDIUM,
             )
 
 
 def _by_comparing(code: Code) -> Iterator[Found]:
-    """`if guessed[i] == wanted[i]: hits += 1`, whatever they are: it is done for every batch."""
+    """Yield `if guessed[i] == wanted[i]: hits += 1` for every batch, whatever the sequences are."""
     for loop in code.nodes(ast.For):
         assert isinstance(loop, ast.For)
         if not _is_hot(code, loop.body[0]) or only_shows(loop.body):
@@ -92,13 +92,13 @@ def _by_comparing(code: Code) -> Iterator[Found]:
 
 def _hits(code: Code, loop: ast.For) -> Iterator[str]:
     sources = _sources(loop)
-    for node in (part for statement in loop.body for part in walk(statement)):
+    for node in (inner for statement in loop.body for inner in walk(statement)):
         if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
             continue
         if not isinstance(node.test.ops[0], ast.Eq | ast.NotEq):
             continue
         sides = [_source(side, sources) for side in (node.test.left, node.test.comparators[0])]
-        if "" in sides or sides[0] == sides[1] or any(code.kind(part) == TEXT for part in walk(node.test)):
+        if "" in sides or sides[0] == sides[1] or any(code.kind(operand) == TEXT for operand in walk(node.test)):
             continue
         for statement in node.body:
             if (
@@ -110,14 +110,14 @@ def _hits(code: Code, loop: ast.For) -> Iterator[str]:
 
 
 def _sources(loop: ast.For) -> dict[str, str]:
-    """Of which sequence each name of the body is an element: by zip, or by a number."""
+    """Return, for each name in the body, the sequence it is an element of: by zip, or by an index."""
     found: dict[str, str] = {}
     if not isinstance(loop.iter, ast.Call):
         return found
     if last_name(loop.iter.func) == "zip" and isinstance(loop.target, ast.Tuple):
-        for target, given in zip(loop.target.elts, loop.iter.args, strict=False):
+        for target, sequence in zip(loop.target.elts, loop.iter.args, strict=False):
             if isinstance(target, ast.Name):
-                found[target.id] = ast.unparse(given)
+                found[target.id] = ast.unparse(sequence)
     elif last_name(loop.iter.func) == "range" and isinstance(loop.target, ast.Name):
         found[loop.target.id] = ""
         for statement in loop.body:
@@ -127,20 +127,20 @@ def _sources(loop: ast.For) -> dict[str, str]:
 
 
 def _source(node: ast.expr, sources: dict[str, str]) -> str:
-    """The sequence that an expression is an element of."""
-    for part in walk(node):
-        if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Name) and part.slice.id in sources:
-            return ast.unparse(part.value)
-        if isinstance(part, ast.Name) and sources.get(part.id):
-            return sources[part.id]
+    """Return the sequence that an expression is an element of, or ""."""
+    for inner in walk(node):
+        if isinstance(inner, ast.Subscript) and isinstance(inner.slice, ast.Name) and inner.slice.id in sources:
+            return ast.unparse(inner.value)
+        if isinstance(inner, ast.Name) and sources.get(inner.id):
+            return sources[inner.id]
     return ""
 
 
-def _scores_rows(code: Code, found: ElementLoop) -> bool:
-    """Rows are turned into Python numbers, given to a function of the program, and what it says is gathered."""
-    if code.heat(found.loop.body[0]).side is not Side.EVALUATE or not reads_elements(found):
+def _scores_rows(code: Code, element_loop: ElementLoop) -> bool:
+    """Tell whether rows become Python numbers, and results of a function of the program on them are collected."""
+    if code.heat(element_loop.loop.body[0]).side is not Side.EVALUATE or not reads_elements(element_loop):
         return False
-    nodes = [node for statement in found.loop.body for node in walk(statement)]
+    nodes = [node for statement in element_loop.loop.body for node in walk(statement)]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     if any(code.callee_kind(call) == MODULE for call in calls):
         return False

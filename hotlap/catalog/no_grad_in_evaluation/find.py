@@ -1,4 +1,4 @@
-"""no_grad around an evaluation, where inference_mode does less."""
+"""no_grad around an evaluation, where inference_mode would do less work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency
 
 WORDS = ("no_grad",)
-_WHY = "no_grad still counts versions and views of every tensor, for an evaluation that needs neither"
+_MESSAGE = "no_grad still tracks the versions and views of every tensor, which an evaluation does not need"
 _REPAIR = "use torch.inference_mode()"
 
 
@@ -31,86 +31,88 @@ def find(code: Code) -> Iterator[Found]:
         safe = around is not None and function is not None and not returns_tensors(code, function)
         yield Found(
             node,
-            _WHY,
+            _MESSAGE,
             _REPAIR,
             Applicability.SAFE if safe else Applicability.UNSAFE,
             code.heat(loop.body[0]),
             Confidence.MEDIUM,
         )
     for comprehension in comprehended(code):
-        said = _no_grad_around(code, comprehension)
-        if said is not None and said not in seen and code.hot(comprehension.elt):
-            seen.add(said)
-            yield Found(said, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(comprehension.elt), Confidence.MEDIUM)
+        no_grad = _no_grad_around(code, comprehension)
+        if no_grad is not None and no_grad not in seen and code.hot(comprehension.elt):
+            seen.add(no_grad)
+            yield Found(
+                no_grad, _MESSAGE, _REPAIR, Applicability.UNSAFE, code.heat(comprehension.elt), Confidence.MEDIUM
+            )
     for call in at_once(code):
-        said = _no_grad_around(code, call)
-        if said is not None and said not in seen:
-            seen.add(said)
-            yield Found(said, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(call), Confidence.MEDIUM)
+        no_grad = _no_grad_around(code, call)
+        if no_grad is not None and no_grad not in seen:
+            seen.add(no_grad)
+            yield Found(no_grad, _MESSAGE, _REPAIR, Applicability.UNSAFE, code.heat(call), Confidence.MEDIUM)
     yield from _around_calls(code, seen)
     yield from _in_steps(code, seen)
 
 
 def _is_of_framework(code: Code, node: ast.AST) -> bool:
-    """In a hook of Lightning's evaluation, which runs in inference_mode as a whole."""
-    known = code.reference(node)
-    return known is not None and modes.is_quiet_hook(code.project, known)
+    """Recognise a hook of Lightning's evaluation, all of which runs in inference_mode."""
+    reference = code.reference(node)
+    return reference is not None and modes.is_quiet_hook(code.project, reference)
 
 
 def _around_calls(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
-    """`with torch.no_grad(): validate(model)`, of a function that goes over the batches; or a decorator around that."""
+    """Yield `with torch.no_grad(): validate(model)` where the function loops over batches, and such decorators."""
     for node in code.nodes(ast.With, ast.FunctionDef, ast.AsyncFunctionDef):
         assert isinstance(node, ast.With | Definition)
-        wanted = _said_by(code, node)
-        if wanted is None or wanted in seen or not _is_between(code, node.body[0]):
+        no_grad = _no_grad_on(code, node)
+        if no_grad is None or no_grad in seen or not _is_between(code, node.body[0]):
             continue
-        calls = [part for statement in node.body for part in walk(statement) if isinstance(part, ast.Call)]
-        whole = isinstance(node, Definition)  # much may be done in a function, by way of others
-        if any(_loops(code, call, right_there=whole) for call in calls) and (
-            not whole or _evaluates(code, node.body[0])
+        calls = [inner for statement in node.body for inner in walk(statement) if isinstance(inner, ast.Call)]
+        is_function = isinstance(node, Definition)  # a function may loop by way of others
+        if any(_loops(code, call, right_there=is_function) for call in calls) and (
+            not is_function or _evaluates(code, node.body[0])
         ):
-            seen.add(wanted)
-            yield Found(wanted, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
+            seen.add(no_grad)
+            yield Found(no_grad, _MESSAGE, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
 
 
 def _is_between(code: Code, node: ast.stmt) -> bool:
-    """Once an epoch or every so many of them; or, where nobody of the project calls it, in what evaluates."""
-    heat, known = code.heat(node), code.reference(node)
+    """Accept code that runs once in one or more epochs, or, if the project never calls it, is part of an evaluation."""
+    heat, reference = code.heat(node), code.reference(node)
     if heat.frequency is Frequency.EPOCH:
         return not heat.rarely or any(code.loops(node))
-    if known is None or heat.hot or not _evaluates(code, node):
+    if reference is None or heat.hot or not _evaluates(code, node):
         return False
     return heat.frequency is Frequency.RARE or not (
-        code.hotness.callers.get(known) or is_made_once(code.hotness, known)
+        code.hotness.callers.get(reference) or is_made_once(code.hotness, reference)
     )
 
 
 def _in_steps(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
-    """`with torch.no_grad(): self.model(batch)` in a function that is one step of an evaluation."""
+    """Yield `with torch.no_grad(): self.model(batch)` in a function that is one step of an evaluation."""
     for node in code.nodes(ast.With, ast.FunctionDef, ast.AsyncFunctionDef):
         assert isinstance(node, ast.With | Definition)
-        wanted = _said_by(code, node)
-        if wanted is None or wanted in seen or not _is_step(code, node) or not runs_model(code, node):
+        no_grad = _no_grad_on(code, node)
+        if no_grad is None or no_grad in seen or not _is_step(code, node) or not runs_model(code, node):
             continue
-        seen.add(wanted)
-        yield Found(wanted, _WHY, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
+        seen.add(no_grad)
+        yield Found(no_grad, _MESSAGE, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
 
 
-def _said_by(code: Code, node: ast.With | Definition) -> ast.expr | None:
-    said = [item.context_expr for item in node.items] if isinstance(node, ast.With) else node.decorator_list
-    return next((expression for expression in said if _is_no_grad(code, expression)), None)
+def _no_grad_on(code: Code, node: ast.With | Definition) -> ast.expr | None:
+    expressions = [item.context_expr for item in node.items] if isinstance(node, ast.With) else node.decorator_list
+    return next((expression for expression in expressions if _is_no_grad(code, expression)), None)
 
 
 def _is_step(code: Code, node: ast.With | Definition) -> bool:
-    """Runs every batch of an evaluation, whoever calls it, and in no loop of its own function."""
-    heat, known = code.heat(node.body[0]), code.reference(node.body[0])
-    if not heat.hot or heat.side is not Side.EVALUATE or any(code.loops(node)) or known is None:
+    """Tell whether the code runs on every batch of an evaluation, for every caller, outside loops of its function."""
+    heat, reference = code.heat(node.body[0]), code.reference(node.body[0])
+    if not heat.hot or heat.side is not Side.EVALUATE or any(code.loops(node)) or reference is None:
         return False
-    if any("Lightning" in name for name in _bases(code, node)) or code.project.function(known).steps:
-        return False  # Lightning evaluates without a graph by itself
-    if code.project.function(known).evaluates:
-        return True  # whatever loop calls it, it is of an evaluation
-    sides = [code.hotness.at(caller, call.stack) for caller, call in code.hotness.callers.get(known, ())]
+    if any("Lightning" in name for name in _bases(code, node)) or code.project.function(reference).steps:
+        return False  # Lightning disables the graph in evaluations itself
+    if code.project.function(reference).evaluates:
+        return True  # part of an evaluation, whichever loop calls it
+    sides = [code.hotness.at(caller, call.stack) for caller, call in code.hotness.callers.get(reference, ())]
     return all(caller_heat is None or caller_heat.side is Side.EVALUATE for caller_heat in sides)
 
 
@@ -121,12 +123,12 @@ def _bases(code: Code, node: ast.AST) -> set[str]:
 
 
 def _evaluates(code: Code, node: ast.AST) -> bool:
-    known = code.reference(node)
-    return known is not None and code.project.function(known).evaluates
+    reference = code.reference(node)
+    return reference is not None and code.project.function(reference).evaluates
 
 
 def _loops(code: Code, call: ast.Call, right_there: bool) -> bool:
-    """Of a function or method of the project: a loop over batches in it, or in what it leads to."""
+    """Tell whether the called function loops over batches, itself or, unless `right_there`, by way of others."""
     if not isinstance(call.func, ast.Name | ast.Attribute):
         return False
     targets = code.project.targets(code.term(call.func), code.path)
@@ -137,7 +139,7 @@ def _loops(code: Code, call: ast.Call, right_there: bool) -> bool:
 
 
 def _no_grad_around(code: Code, loop: ast.AST) -> ast.Call | None:
-    """The innermost `with torch.no_grad()` or decorator around the loop."""
+    """Return the innermost `with torch.no_grad()` or decorator around the loop."""
     for outer in code.ancestors(loop):
         if isinstance(outer, ast.With):
             for item in outer.items:
@@ -157,7 +159,7 @@ def _no_grad_around(code: Code, loop: ast.AST) -> ast.Call | None:
 
 
 def _no_grad_within(code: Code, loop: Repeated) -> ast.Call | None:
-    """`with torch.no_grad()` in every turn, around the call of the model."""
+    """Return a `with torch.no_grad()` inside the loop, around the call of the model."""
     for node in walk(loop):
         if isinstance(node, ast.With):
             for item in node.items:

@@ -17,8 +17,8 @@ WORDS = ("for ", "while ")
 ONLY_HOT = True
 _MESSAGE = "this evaluation records a graph for a backward pass that never comes"
 _REPAIR = "evaluate under torch.inference_mode()"
-_READS = frozenset("item cpu numpy tolist detach argmax".split())  # of results: their graph is given up
-_EVALUATES = frozenset(  # words that with a loop over batches and no backward pass say what a function is for
+_READS = frozenset("item cpu numpy tolist detach argmax".split())  # reads of results, which discard their graph
+_EVALUATES = frozenset(  # words that mark a function as an evaluation, if it loops over batches without a backward pass
     "eval evaluate evaluation test testing valid validate validation val predict prediction inference infer score "
     "embed embedding embeddings latent latents extract encode features".split()
 )
@@ -33,7 +33,7 @@ def find(code: Code) -> Iterator[Found]:
         function = code.function(loop)
         if function is not None and _is_generator(function):
             continue
-        sure = None if in_eval_mode else Confidence.MEDIUM if _gives_up(code, loop, function) else Confidence.LOW
+        confidence = None if in_eval_mode else Confidence.MEDIUM if _gives_up(code, loop, function) else Confidence.LOW
         safe = function is not None and in_eval_mode and not returns_tensors(code, function) and _is_torch_named(code)
         yield Found(
             loop,
@@ -41,7 +41,7 @@ def find(code: Code) -> Iterator[Found]:
             _REPAIR,
             Applicability.SAFE if safe else Applicability.DISPLAY_ONLY,
             _heat(code, loop.body[0]),
-            sure,
+            confidence,
             {"function": position_of(function, code.lines)} if function else {},
         )
     for node in comprehended(code):
@@ -50,18 +50,18 @@ def find(code: Code) -> Iterator[Found]:
     for call in at_once(code):
         if not code.is_quiet(call):
             yield Found(call, _MESSAGE, _REPAIR, confidence=Confidence.MEDIUM)
-    for loop in _chosen(code):
+    for loop in _shared_loops(code):
         yield Found(loop, _MESSAGE, _REPAIR, heat=_heat(code, loop.body[0]), confidence=Confidence.MEDIUM)
 
 
 def _heat(code: Code, node: ast.AST) -> Heat:
-    """Of an evaluation that is made once, too: its graph takes memory that it may not have."""
+    """Report an evaluation that runs only once, too: its graph takes memory that may not be available."""
     heat = code.heat(node)
     return heat._replace(confidence=Confidence.MEDIUM) if heat.alone else heat
 
 
 def _gives_up(code: Code, loop: Repeated, function: Definition | None) -> bool:
-    """Nobody differentiates what the loop makes: its results are read, and no backward pass follows."""
+    """Tell whether the results of the loop are read and never differentiated."""
     scope = function or code.tree
     if any(_is_backward(node) for node in walk(scope)):
         return not _generates(code, loop) and _reads(loop) and _keeps_numbers(code, loop, scope)
@@ -77,7 +77,7 @@ def _reads(loop: Repeated) -> bool:
 
 
 def _keeps_numbers(code: Code, loop: Repeated, scope: ast.AST) -> bool:
-    """Beside a training in the same function, what is read of the loop after it are numbers and lists of numbers."""
+    """Tell whether, after a training in the same function, only numbers and lists of numbers outlive the loop."""
     end = loop.end_lineno or loop.lineno
     later = [
         node
@@ -90,7 +90,7 @@ def _keeps_numbers(code: Code, loop: Repeated, scope: ast.AST) -> bool:
 
 
 def _generates(code: Code, loop: Repeated) -> bool:
-    """`for i in range(steps)`: one step of a sequence after the other, not a batch."""
+    """Recognise `for i in range(steps)`, which generates a sequence step by step rather than batch by batch."""
     counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) == "range"
     return isinstance(loop, ast.While) or (counts and not code.takes_pieces(loop))
 
@@ -99,8 +99,8 @@ def _is_backward(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and last_name(node.func) in ("backward", "manual_backward", "grad", "step")
 
 
-def _chosen(code: Code) -> Iterator[Repeated]:
-    """One loop for training and validation: `if train: loss.backward()`, and the model records a graph either way."""
+def _shared_loops(code: Code) -> Iterator[Repeated]:
+    """Yield loops for both training and validation, `if train: loss.backward()`, that record a graph either way."""
     for call in code.calls("backward"):
         loop, function = code.batch_loop(call), code.function(call)
         choice = next((outer for outer in code.ancestors(call) if isinstance(outer, ast.If)), None)
@@ -108,23 +108,23 @@ def _chosen(code: Code) -> Iterator[Repeated]:
             continue
         if not _asks_for_training(code, choice, function) or code.under_no_grad(loop) or code.mentions_grad(function):
             continue
-        known = code.reference(call)
+        reference = code.reference(call)
         if (
-            any(invocation.no_grad for _, invocation in code.hotness.callers.get(known, ()))
-            if known is not None
+            any(invocation.no_grad for _, invocation in code.hotness.callers.get(reference, ()))
+            if reference is not None
             else False
         ):
-            continue  # whoever evaluates with it, sees to that
+            continue  # the callers that evaluate with it use no_grad
         if runs_model(code, loop) and not runs_model(code, choice) and code.hot(loop.body[0]):
             yield loop
 
 
 def _asks_for_training(code: Code, choice: ast.If, function: Definition) -> bool:
-    """Of an argument, or a phase: `if train`, `if phase == "train"`, `if optimizer is not None`."""
+    """Recognise tests of an argument or a phase: `if train`, `if phase == "train"`, `if optimizer is not None`."""
     test = choice.test
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
-        other = test.comparators[0]
-        return isinstance(other, ast.Constant) and str(other.value).lower() in ("train", "training")
+        compared = test.comparators[0]
+        return isinstance(compared, ast.Constant) and str(compared.value).lower() in ("train", "training")
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
         return "opt" in last_name(test.left).lower() and _is_argument(test.left, function)
     if isinstance(test, ast.Attribute):
@@ -133,25 +133,25 @@ def _asks_for_training(code: Code, choice: ast.If, function: Definition) -> bool
         return True
     if not _is_argument(test, function):
         return False
-    return "train" in last_name(test).lower() or _is_refused(code, test, function)
+    return "train" in last_name(test).lower() or _is_disabled_by_caller(code, test, function)
 
 
 def _is_phase(node: ast.AST, name: str) -> bool:
-    """`training = phase == "train"`."""
+    """Recognise `training = phase == "train"`."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Compare):
         return False
-    said = [comparator.value for comparator in node.value.comparators if isinstance(comparator, ast.Constant)]
+    constants = [comparator.value for comparator in node.value.comparators if isinstance(comparator, ast.Constant)]
     named = any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
-    return named and any(str(value).lower() in ("train", "training") for value in said)
+    return named and any(str(value).lower() in ("train", "training") for value in constants)
 
 
 def _is_argument(node: ast.expr, function: Definition) -> bool:
-    every = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return isinstance(node, ast.Name) and any(argument.arg == node.id for argument in every)
+    parameters = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    return isinstance(node, ast.Name) and any(argument.arg == node.id for argument in parameters)
 
 
-def _is_refused(code: Code, test: ast.expr, function: Definition) -> bool:
-    """Somebody in the file calls it with `False`."""
+def _is_disabled_by_caller(code: Code, test: ast.expr, function: Definition) -> bool:
+    """Tell whether a call in the file passes `False` for the argument."""
     return any(
         word.arg == last_name(test) and is_constant(word.value, False)
         for call in code.calls(function.name)
@@ -160,7 +160,7 @@ def _is_refused(code: Code, test: ast.expr, function: Definition) -> bool:
 
 
 def _is_switched(code: Code) -> bool:
-    """`torch.set_grad_enabled(False)` by itself, or with a mode that somebody chooses: who knows how long it holds."""
+    """Recognise `torch.set_grad_enabled(False)` as a statement, or with a variable: how long it holds is unknown."""
     return any(
         isinstance(code.parent(call), ast.Expr) or not (call.args and isinstance(call.args[0], ast.Constant))
         for call in code.calls("set_grad_enabled")

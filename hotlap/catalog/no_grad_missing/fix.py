@@ -1,4 +1,4 @@
-"""The function evaluates under inference_mode."""
+"""Decorate the function with inference_mode."""
 
 from __future__ import annotations
 

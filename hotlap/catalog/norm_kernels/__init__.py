@@ -3,7 +3,7 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="C116",
-    title="Batch normalisation and the activation behind it in one pass",
+    title="Batch normalisation and the activation after it in one pass",
     risk=Risk.ROUNDING,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),

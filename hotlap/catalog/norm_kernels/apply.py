@@ -1,8 +1,8 @@
-"""Runs the nn.BatchNorm2d layers of each root by hotlap.kernels.norms, with the activation where one directly follows.
+"""Runs the nn.BatchNorm2d layers of each root with hotlap.kernels.norms, fused with a directly following activation.
 
-The layers stay as they are: class, parameters and state_dict are torch's. Only calls of their forward pass through
-here; an activation that is given what its normalisation has just activated gives it back as it is. That is done only
-while the module runs in which the one follows the other: who calls the layers by themselves gets what each makes.
+The layers do not change: class, parameters and state_dict are torch's. Only calls of their forward come through here;
+an activation whose input its normalisation has just activated returns it unchanged. That happens only while the module
+containing both runs: called separately, each layer computes its own result.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from hotlap.loading.identity import ByIdentity
 from hotlap.runtime.site import Instead, Original, Site
 
-LARGE = 1 << 22  # elements: below it the host takes longer for our launches than the device
+LARGE = 1 << 22  # elements: below it our launches take the host longer than the device
 OF_ALL = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
-PATIENCE = 40  # calls of a layer in which CUDA graphs should have taken over
+PATIENCE = 40  # calls of a layer by which CUDA graphs should have taken over
 
 
 def apply(site: Site) -> None:
@@ -24,17 +24,17 @@ def apply(site: Site) -> None:
 
 
 class Layer:
-    """What is known of a normalisation, and of the activation behind it."""
+    """A normalisation whose calls are replaced, and the activation after it, if any."""
 
     def __init__(self, kind: str = "none", pair: Any = None) -> None:
-        self.kind = kind  # of the activation, as in norm.cu
+        self.kind = kind  # of activation, as in norm.cu
         if pair is not None:
             self.names = (pair.norm, pair.activation)
             self.both = (weakref.ref(pair.layer), weakref.ref(pair.behind))
             self.order = list(pair.parent._modules)
 
     def is_in(self, parent: Any) -> bool:
-        """Both still, in their places, and nobody looks at them or has changed what they do."""
+        """Return whether both are still in their places in `parent`, unmodified and without hooks."""
         from hotlap.kernels.norms.pairs import is_watched
 
         found = [parent._modules.get(name) for name in self.names]
@@ -44,7 +44,7 @@ class Layer:
 
 
 class ReplacedNorms:
-    """The layers whose calls are ours, and the activations behind them."""
+    """The layers whose calls are replaced, and the activations after them."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -52,9 +52,9 @@ class ReplacedNorms:
         self._activations: ByIdentity[bool] = ByIdentity()
         self._parents: ByIdentity[list[Layer]] = ByIdentity()
         self._activated: ByIdentity[bool] = ByIdentity()  # tensors on their way to the activation
-        self._thread = threading.local()  # running: of the parents under way, the layers whose activation is ours
-        self._small = self._counted = 0  # calls of small layers by the host, now and before this step
-        self._is_large = False  # some layer is
+        self._thread = threading.local()  # running: layers of the current parent whose activation is fused
+        self._small = self._counted = 0  # calls of small layers by the host, so far and before this step
+        self._is_large = False  # whether some layer is large
         self._replaced: set[Any] = set()
 
     def known(self, root: Any) -> None:
@@ -62,7 +62,7 @@ class ReplacedNorms:
         layers = [module for module in root.modules() if type(module) is nn.BatchNorm2d]
         taken = [module for module in layers if on_gpu(module)]
         if not taken:
-            site.no_effect("its batch normalisations are not on a GPU" if layers else "the model has no BatchNorm2d")
+            site.no_effect("its BatchNorm2d layers are not on a GPU" if layers else "the model has no BatchNorm2d")
             return
         from hotlap.kernels.norms.pairs import pairs
 
@@ -83,7 +83,7 @@ class ReplacedNorms:
             self._replace(kind, self._activate, self._activations)
         for kind in {type(pair.parent) for pair in found}:
             self._replace(kind, self._run, self._parents)
-        site.applied(f"{len(taken)} batch normalisations, {len(found)} with the activation behind them")
+        site.applied(f"{len(taken)} batch normalisations, {len(found)} of them with the activation that follows")
 
     def _replace(self, kind: Any, instead: Instead, concerned: ByIdentity[Any]) -> None:
         if kind not in self._replaced:
@@ -123,9 +123,9 @@ class ReplacedNorms:
         return original(*args, **kwargs)
 
     def _pays(self, x: Any) -> bool:
-        """Small layers only where CUDA graphs spare the host its launches; and from when they have not come, no more.
+        """Return whether the kernels pay: small layers only with CUDA graphs, and not once those fail to appear.
 
-        It must not depend on whether a graph is being captured: what is captured is compared with what is not.
+        It must not depend on whether a graph is being captured: captured results are compared with eager ones.
         """
         torch = self._site.torch
         if type(x) is not torch.Tensor or torch.jit.is_tracing():
@@ -138,7 +138,7 @@ class ReplacedNorms:
 
     @property
     def _is_patient(self) -> bool:
-        """The same for a whole step: what it recomputes must be what it computed."""
+        """Constant during a step: what is recomputed must match what was computed."""
         return self._counted <= PATIENCE * len(self._layers)
 
     def _stepping(self, optimizer: Any) -> None:
@@ -146,7 +146,7 @@ class ReplacedNorms:
             self._small = 0
         self._counted = self._small
         if self._layers and not self._is_patient and not self._is_large:
-            self._site.withdraw("all layers are small, and no CUDA graph spares the host its launches")
+            self._site.withdraw("all its layers are small, and no CUDA graph saves the host their launches")
 
 
 def on_gpu(layer: Any) -> bool:

@@ -6,7 +6,7 @@ from hotlap.records.shares import kernels, layers
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """At most the time of all kernels that only pass over memory."""
+    """Expect at most the time of all kernels that only pass over memory."""
     found = layers(seen, "BatchNorm2d")
     if not seen.on_cuda or not found:
         return None

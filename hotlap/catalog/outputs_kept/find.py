@@ -1,4 +1,4 @@
-"""Losses and outputs that are kept from batch to batch, with the graph that made them."""
+"""Losses and outputs kept from batch to batch together with the graph that computed them."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ _JOINED = ("torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hs
 
 
 def find(code: Code) -> Iterator[Found]:
-    for value, receiver in _kept(code):
-        loop = _lives_through(code, value, receiver) if code.hot(value) else None
+    for value, receiver in _retained(code):
+        loop = _outlived(code, value, receiver) if code.hot(value) else None
         if loop is None:
             continue
         graphs = Graphs(code, loop)
-        if graphs.carries(value) and not _differentiated(code, loop, receiver, graphs):
+        if graphs.carries(value) and not _needs_graph(code, loop, receiver, graphs):
             yield _found(code, value, receiver, graphs)
 
 
-def _kept(code: Code) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What is put into something, and that something."""
+def _retained(code: Code) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each value that is appended or added to something, with what it is added to."""
     for call in code.calls("append", "extend"):
         if isinstance(call.func, ast.Attribute) and len(call.args) == 1:
-            given = call.args[0]
-            parts = given.elts if isinstance(given, ast.Tuple | ast.List) else [given]
-            for part in parts:
-                yield part, call.func.value
+            appended = call.args[0]
+            elements = appended.elts if isinstance(appended, ast.Tuple | ast.List) else [appended]
+            for element in elements:
+                yield element, call.func.value
     for node in code.nodes(ast.AugAssign):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             yield node.value, node.target
     for node in code.nodes(ast.Assign):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            yield from _joined(code, node.targets[0], node.value)
+            yield from _accumulated(code, node.targets[0], node.value)
 
 
-def _joined(code: Code, target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """`total = total + loss`, `outputs = torch.cat([outputs, output])`."""
+def _accumulated(code: Code, target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the values of `total = total + loss` and `outputs = torch.cat([outputs, output])`."""
     name = ast.unparse(target)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-        parts = [value.left, value.right]
+        operands = [value.left, value.right]
     elif isinstance(value, ast.Call) and code.full_name(value.func) in _JOINED and value.args:
-        parts = list(value.args[0].elts) if isinstance(value.args[0], ast.Tuple | ast.List) else []
+        operands = list(value.args[0].elts) if isinstance(value.args[0], ast.Tuple | ast.List) else []
     else:
         return
-    if len(parts) == 2 and name in (ast.unparse(parts[0]), ast.unparse(parts[1])):
-        yield (parts[1] if ast.unparse(parts[0]) == name else parts[0]), target
+    if len(operands) == 2 and name in (ast.unparse(operands[0]), ast.unparse(operands[1])):
+        yield (operands[1] if ast.unparse(operands[0]) == name else operands[0]), target
 
 
-def _lives_through(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated | Definition | None:
-    """The loop over batches, or the method called every batch, that what is kept outlives."""
+def _outlived(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated | Definition | None:
+    """Return the loop over batches, or the method called every batch, that the value outlives."""
     while isinstance(receiver, ast.Subscript):
         receiver = receiver.value
     name = ast.unparse(receiver)
     for loop in code.loops(value):
         if name in set_by_assignment(loop, receiver):
-            return None  # starts anew in each turn
+            return None  # it is set anew in each iteration
         if code.is_batch_loop(loop):
             return loop
     function = code.function(value)
@@ -77,15 +77,15 @@ def _lives_through(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated 
 
 
 def set_by_assignment(loop: Repeated, receiver: ast.expr) -> set[str]:
-    """Names that a turn of the loop sets to something that does not hold what they held."""
+    """Return the names that an iteration sets to a value without the previous one in it."""
     name = ast.unparse(receiver)
     fresh = {ast.unparse(target) for target in _plain_targets(loop)}
-    given = set_by(loop) if isinstance(loop, ast.For) and name in _names(loop.target) else set()
-    return fresh | (given & {name})
+    targets = set_by(loop) if isinstance(loop, ast.For) and name in _names(loop.target) else set()
+    return fresh | (targets & {name})
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
+    return {name.id for name in walk(node) if isinstance(name, ast.Name)}
 
 
 def _plain_targets(scope: ast.AST) -> Iterator[ast.expr]:
@@ -97,8 +97,8 @@ def _plain_targets(scope: ast.AST) -> Iterator[ast.expr]:
                         yield element
 
 
-def _differentiated(code: Code, loop: Repeated | Definition, receiver: ast.expr, graphs: Graphs) -> bool:
-    """Somebody needs the graph: a backward pass of what was kept or, where the loop makes none, one that may follow."""
+def _needs_graph(code: Code, loop: Repeated | Definition, receiver: ast.expr, graphs: Graphs) -> bool:
+    """Tell whether a backward pass needs the graph: of the value or, if the loop runs none, one that may follow."""
     name = last_name(receiver)
     if name and name in graphs.differentiated:
         return True
@@ -113,30 +113,30 @@ def _differentiated(code: Code, loop: Repeated | Definition, receiver: ast.expr,
 
 
 def _only_evaluates(code: Code, loop: Repeated | Definition) -> bool:
-    """What is returned by an evaluation, with the model in its mode, nobody differentiates."""
+    """Recognise an evaluation with the model in eval mode: nobody differentiates what it returns."""
     return isinstance(loop, Repeated) and code.put_to_eval(loop) and code.is_batch_loop(loop)
 
 
 def _returned(scope: ast.AST, name: str) -> bool:
-    """Given to somebody who may differentiate it."""
+    """Tell whether the name is returned to a caller who may differentiate it."""
     return any(
         isinstance(node, ast.Return) and node.value is not None and name in _names(node.value) for node in walk(scope)
     )
 
 
 def _found(code: Code, value: ast.expr, receiver: ast.expr, graphs: Graphs) -> Found:
-    often = code.heat(value).frequency.value
+    often = code.heat(value).frequency
     return Found(
         value,
-        f"`{shown(receiver, 30)}` keeps `{shown(value, 40)}` with its graph, {often}: memory grows",
-        "keep the value without the graph: .detach()",
+        f"`{shown(receiver, 30)}` keeps `{shown(value, 40)}` with its graph {often}: memory grows",
+        "keep the value without its graph: .detach()",
         _applicability(code, value, graphs),
         confidence=None if graphs.trains or code.heat(value).side is Side.EVALUATE else Confidence.MEDIUM,
     )
 
 
 def _applicability(code: Code, value: ast.expr, graphs: Graphs) -> Applicability:
-    """Safe for what was differentiated, or computed of it; a model's output may be an object without `detach`."""
+    """Return safe for what was differentiated; a model's output may be an object without `detach`."""
     if graphs.trains and graphs.differentiated & _names(value) and _is_one_tensor(code, value):
         return Applicability.SAFE
     return Applicability.UNSAFE if _is_one_tensor(code, value) else Applicability.DISPLAY_ONLY

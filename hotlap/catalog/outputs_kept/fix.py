@@ -1,4 +1,4 @@
-"""The value is kept without its graph."""
+"""Keep the value without its graph."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def fix(place: Place) -> None:
             text = place.text(node)
             place.replace(node, f"{text}.detach()" if kind in _SIMPLE else f"({text}).detach()")
             return
-    raise CannotFix("it is no expression of one value")
+    raise CannotFix("it is not an expression of one value")

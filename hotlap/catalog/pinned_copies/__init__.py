@@ -3,7 +3,7 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="D121",
-    title="Copies of batches to the device from pinned memory, without a wait",
+    title="Batches copied to the device from pinned memory, without waiting",
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),

@@ -1,4 +1,4 @@
-"""Turns blocking copies of batch tensors to the device into copies from pinned memory that nobody waits for."""
+"""Turns blocking copies of batch tensors to the device into asynchronous copies from pinned memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def apply(site: Site) -> None:
     copies = Copies(site)
     site.after(site.seams.fetching, copies.fetched)
     for name in ("to", "cuda"):
-        # Nothing is asked of a tensor that is not known: another entry may watch what is read of it.
+        # Unknown tensors are not touched: another entry may watch how they are read.
         site.replace(site.torch.Tensor, name, copies.in_place_of(name), concerns=copies.of_a_batch)
     keep_out(site.ledger)
 
@@ -27,10 +27,10 @@ class Copies:
     def __init__(self, site: Site) -> None:
         self._site, self._torch = site, site.torch
         self._recent: deque[dict[int, weakref.ref[Any]]] = deque(maxlen=RECENT)
-        self._without = 0  # batches in a row with nothing to pin: another entry brings them on the device
+        self._without = 0  # consecutive batches with nothing to pin: another entry puts them on the device
 
     def fetched(self, iterator: Any, args: Any, kwargs: Any, batch: Any) -> None:
-        """Remember the tensors of a batch; they are neither marked nor kept alive."""
+        """Remember the tensors of a batch without marking them or keeping them alive."""
         if batch is None:
             return  # the end of an epoch
         if tensors := self._on_the_host(batch):
@@ -39,10 +39,10 @@ class Copies:
         elif self._recent:
             self._without += 1
             if self._without >= RECENT:
-                self._recent.clear()  # nothing to look for at each copy of the program
+                self._recent.clear()  # so that the program's copies are no longer checked
 
     def _on_the_host(self, batch: Any) -> list[Any]:
-        """Most batches are a few tensors; looking through containers costs ten times as much."""
+        """Return the host tensors of a batch; checking a flat list first costs a tenth of searching containers."""
         tensor = self._torch.Tensor
         if type(batch) not in (list, tuple) or not all([type(leaf) is tensor for leaf in batch]):  # noqa: C419 it is faster
             batch = take_apart(self._torch, batch, None)[1]
@@ -53,14 +53,14 @@ class Copies:
             if not waits(name, tensor, args, kwargs) or tensor.is_pinned():
                 return original(*args, **kwargs)
             self._site.applied("batches are copied to the device from pinned memory")
-            # The pinned copy is ours: whatever the program writes into its tensor from now on is not in it.
+            # The pinned copy is separate: what the program writes into its tensor from now on does not reach it.
             pinned = tensor.pin_memory()
             return getattr(self._torch.Tensor, name)(pinned, *args, **{**kwargs, "non_blocking": True})
 
         return instead
 
     def of_a_batch(self, tensor: Any) -> bool:
-        for batch in tuple(self._recent):  # a copy: another thread may fetch meanwhile
+        for batch in tuple(self._recent):  # a copy, since another thread may fetch meanwhile
             known = batch.get(id(tensor))
             if known is not None and known() is tensor:
                 return True
@@ -68,7 +68,7 @@ class Copies:
 
 
 def waits(name: str, tensor: Any, args: Any, kwargs: Any) -> bool:
-    """Whether this is a copy from host to device that the host waits for, written in a form we can change."""
+    """Return whether this is a blocking copy from host to device in a form that can be made asynchronous."""
     if kwargs.get("non_blocking") or any(isinstance(argument, bool) for argument in args):
         return False
     return direction_of(name, tensor, args, kwargs) == IN

@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """On a GPU it could at most save the copies from pageable memory."""
+    """Expect at most the time of copies from pageable memory, on a GPU."""
     slow = [copy for copy in seen.copies if not copy.pinned and copy.blocking]
     total = seen.mean_step_ms
     cost = sum(copy.ms_per_step for copy in slow)

@@ -1,4 +1,4 @@
-"""Batches copied to the device while the host waits."""
+"""Finds batches copied to the device while the host waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONVERTING = frozenset(f"torch.{name}" for name in "from_numpy Tensor FloatTens
 def find(code: Code) -> Iterator[Found]:
     yield from _through_helpers(code)
     for call, moved, _ in transfers(code):
-        if _is_told(call) or spread(call) or not code.heat(call).hot:
+        if _says_whether_to_wait(call) or spread(call) or not code.heat(call).hot:
             continue
         if _moves_itself(code, call, moved):
             yield _of_container(code, call)
@@ -49,7 +49,7 @@ def find(code: Code) -> Iterator[Found]:
         hints = _pinning(code, call)
         yield Found(
             call,
-            f"`{shown(call)}` copies to the device and waits for the copy {code.heat(call).frequency.value}",
+            f"`{shown(call)}` copies to the device and waits for the copy {code.heat(call).frequency}",
             "copy from pinned memory without waiting: non_blocking=True, and pin_memory=True for the loader",
             Applicability.SAFE if _is_plain(code, moved) else Applicability.UNSAFE,
             confidence=confidence,
@@ -57,8 +57,8 @@ def find(code: Code) -> Iterator[Found]:
         )
 
 
-def _is_told(call: ast.Call) -> bool:
-    """Whether to wait: by name, or as the second argument of `cuda` or the third of `to`, after the type."""
+def _says_whether_to_wait(call: ast.Call) -> bool:
+    """Match `non_blocking` by keyword, or as the second argument of `cuda`, or after the device and dtype of `to`."""
     whole = (
         1
         if last_name(call.func) == "cuda" or any(isinstance(argument, ast.Constant) for argument in call.args[1:])
@@ -69,12 +69,12 @@ def _is_told(call: ast.Call) -> bool:
 
 @lru_cache(maxsize=2)
 def _waiting(project: Project) -> tuple[str, ...]:
-    """The last names of functions of the project that take `non_blocking`, and wait unless it is given."""
+    """Return the unqualified names of the project's functions that take `non_blocking` and wait by default."""
     return tuple({reference.name.rsplit(".", 1)[-1] for reference, function in project.functions() if function.waits})
 
 
 def _through_helpers(code: Code) -> Iterator[Found]:
-    """`to_cuda(batch)`, of the project: it takes `non_blocking`, waits unless told otherwise, and is told nothing."""
+    """Find `to_cuda(batch)` of a helper in the project that waits unless given `non_blocking`, which it is not."""
     for call in code.calls(*_waiting(code.project)):
         given = call.args[0] if call.args else None
         if given is None or keyword(call, "non_blocking") is not None or spread(call) or not code.hot(call):
@@ -84,27 +84,27 @@ def _through_helpers(code: Code) -> Iterator[Found]:
         if waits and _confidence(code, call, given) is not None:
             yield Found(
                 call,
-                f"`{shown(call)}` copies to the device and waits for the copy {code.heat(call).frequency.value}",
-                "say non_blocking=True, and pin_memory=True for the loader",
+                f"`{shown(call)}` copies to the device and waits for the copy {code.heat(call).frequency}",
+                "pass non_blocking=True, and set pin_memory=True for the loader",
                 confidence=Confidence.MEDIUM,
             )
 
 
 def _moves_itself(code: Code, call: ast.Call, moved: ast.expr) -> bool:
-    """`self.inputs = self.inputs.to(device)`, of an object that is a batch."""
+    """Match `self.inputs = self.inputs.to(device)` in a class that is a batch."""
     statement = code.parent(call)
     if not isinstance(statement, ast.Assign) or not isinstance(moved, ast.Attribute) or code.kind(moved) == MODULE:
         return False
     heat = code.heat(call)
     if heat.side is not Side.LOAD and all(step.text != MOVING for step in heat.why):
         return False
-    kept = isinstance(moved.value, ast.Name) and moved.value.id == "self"
+    on_self = isinstance(moved.value, ast.Name) and moved.value.id == "self"
     same = ast.unparse(statement.targets[0]) == ast.unparse(moved)
-    return kept and same and heat.frequency is Frequency.BATCH and _gives_itself(code, call)
+    return on_self and same and heat.frequency is Frequency.BATCH and _gives_itself(code, call)
 
 
 def _gives_itself(code: Code, call: ast.Call) -> bool:
-    """`def to(self, device)` of a batch returns nothing else; a model or trainer keeps the tensor once it is there."""
+    """Return whether the method returns only `self`, as `def to(self, device)` of a batch does, or nothing."""
     function = code.function(call)
     returned = [node.value for node in walk(function) if isinstance(node, ast.Return)] if function is not None else []
     return all(value is None or (isinstance(value, ast.Name) and value.id == "self") for value in returned)
@@ -115,21 +115,21 @@ def _of_container(code: Code, call: ast.Call) -> Found:
     loads = heat.side is Side.LOAD
     return Found(
         call,
-        f"`{shown(call)}` copies to the device and waits for the copy {heat.frequency.value}",
-        "leave the batch on the host here, and move it in the training loop from pinned memory"
+        f"`{shown(call)}` copies to the device and waits for the copy {heat.frequency}",
+        "leave the batch on the host here, and move it from pinned memory in the training loop"
         if loads
-        else "copy without waiting: non_blocking=True, a method pin_memory, and pin_memory=True for the loader",
+        else "copy without waiting: non_blocking=True, a pin_memory method, and pin_memory=True for the loader",
         heat=Heat(heat.frequency, heat.confidence, Side.TRAIN, heat.why),
         confidence=Confidence.MEDIUM,
     )
 
 
 def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | None:
-    """A batch, or part of one."""
+    """Return how sure it is that `moved` is a batch or part of one; None if it is not."""
     moved = _taken_out(code, moved)
     kind = UNKNOWN if turns.is_of_mixture(code, moved) else code.kind(moved)
     moved = _unchanged(moved)
-    if kind == BATCH or _is_like(code, moved):  # made for the batch: that is another finding
+    if kind == BATCH or _is_like(code, moved):  # created for the batch: another finding
         return Confidence.HIGH if not _is_like(code, moved) else None
     if is_assembled(code, moved):
         return Confidence.MEDIUM
@@ -149,7 +149,7 @@ def _confidence(code: Code, call: ast.Call, moved: ast.expr) -> Confidence | Non
 
 
 def _taken_out(code: Code, moved: ast.expr) -> ast.expr:
-    """`sample` of `getter(sample)`, where the argument `getter` is `itemgetter("image")` or a lambda unless given."""
+    """Return `sample` of `getter(sample)`, if the argument `getter` has an itemgetter or a lambda as its default."""
     function = code.function(moved)
     if function is None or not isinstance(moved, ast.Call) or not isinstance(moved.func, ast.Name):
         return moved
@@ -170,17 +170,17 @@ def _taken_out(code: Code, moved: ast.expr) -> ast.expr:
 
 
 def _is_given(code: Code, call: ast.Call, root: ast.Name, kind: str) -> bool:
-    """By the turn of a loop over batches, or to a function that is called for one."""
+    """Return whether a loop over batches yields `root`, or a function called per batch receives it."""
     loop = code.batch_loop(root)
     if kind == HOST:
         return isinstance(loop, ast.For) and root.id in _names(loop.target) | turns.drawn(code, loop)
     if kind != UNKNOWN:
         return False
     if loop is None:
-        taken = {root.id, _gone_over(code, root)} & _given_to_step(code, root)
-        names = {root.id, _outer_name(code, root), _gone_over(code, root)}
+        taken = {root.id, _iterated_over(code, root)} & _given_to_step(code, root)
+        names = {root.id, _outer_name(code, root), _iterated_over(code, root)}
         return bool(taken) or _is_helper(code, call, root) or turns.is_fetched(code, root, names)
-    return bool({_outer_name(code, root), _gone_over(code, root)} & turns.of_turn(code, loop))
+    return bool({_outer_name(code, root), _iterated_over(code, root)} & turns.of_turn(code, loop))
 
 
 def _names(target: ast.expr) -> set[str]:
@@ -192,7 +192,7 @@ def _is_like(code: Code, moved: ast.expr) -> bool:
 
 
 def _is_stacked(code: Code, moved: ast.expr) -> bool:
-    """`torch.stack(x)`, of a list that a forward pass gets."""
+    """Match `torch.stack(x)` of a list passed to the function."""
     if not isinstance(moved, ast.Call) or code.full_name(moved.func) not in ("torch.stack", "torch.cat"):
         return False
     function = code.function(moved)
@@ -201,21 +201,21 @@ def _is_stacked(code: Code, moved: ast.expr) -> bool:
 
 
 def _unchanged(moved: ast.expr) -> ast.expr:
-    """`x` of `x.float().unsqueeze(1)`."""
+    """Return `x` of `x.float().unsqueeze(1)`."""
     while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute) and moved.func.attr in _SHAPES:
         moved = moved.func.value
     return moved
 
 
 def _as_set(code: Code, moved: ast.expr) -> ast.expr:
-    """`x[i : i + size]` of `batch = x[i : i + size].float()` in the same turn."""
+    """Return `x[i : i + size]` for `batch`, if `batch = x[i : i + size].float()` was set in the same iteration."""
     made = _last_value(code, moved) if isinstance(moved, ast.Name) else None
     here = made is not None and next(code.loops(made), None) is next(code.loops(moved), None)
     return _unchanged(made) if made is not None and here else moved
 
 
 def _is_piece(code: Code, moved: ast.expr) -> bool:
-    """`data[order[i : i + size]]`: what is taken in every turn of a training loop from data of the host."""
+    """Match `data[order[i : i + size]]`: taken from data on the host in each iteration of a training loop."""
     loop = code.batch_loop(moved) or (next(code.loops(moved), None) if _is_fed(code, moved) else None)
     if loop is None or not isinstance(moved, ast.Subscript) or code.kind(moved.value) not in (UNKNOWN, HOST):
         return False
@@ -225,11 +225,11 @@ def _is_piece(code: Code, moved: ast.expr) -> bool:
 
 
 def _is_mover(code: Code, call: ast.Call, root: ast.Name) -> bool:
-    """A helper that asks of its argument, or of each part of it, whether it is a tensor, and moves what is one."""
+    """Match a helper that moves its argument, or elements of it, after checking that they are tensors."""
     function = code.function(root)
     if function is None or not code.hot(call) or arguments.is_placed_before(code, root):
         return False
-    names = {root.id, _outer_name(code, root), _gone_over(code, root)}
+    names = {root.id, _outer_name(code, root), _iterated_over(code, root)}
     if not names & arguments.arguments(function) or not arguments.is_chosen(code, call.args[0] if call.args else None):
         return False
     return any(
@@ -239,20 +239,20 @@ def _is_mover(code: Code, call: ast.Call, root: ast.Name) -> bool:
 
 
 def _asks_for_tensor(call: ast.Call) -> bool:
-    """`isinstance(x, torch.Tensor)`, `torch.is_tensor(x)`, `hasattr(x, "to")`."""
-    asked = last_name(call.func)
-    if asked == "isinstance":
+    """Match `isinstance(x, torch.Tensor)`, `torch.is_tensor(x)` and `hasattr(x, "to")`."""
+    name = last_name(call.func)
+    if name == "isinstance":
         return len(call.args) == 2 and "Tensor" in ast.unparse(call.args[1])
-    return asked == "is_tensor" or (asked == "hasattr" and len(call.args) == 2 and ast.unparse(call.args[1]) == "'to'")
+    return name == "is_tensor" or (name == "hasattr" and len(call.args) == 2 and ast.unparse(call.args[1]) == "'to'")
 
 
 def _is_fed(code: Code, node: ast.AST) -> bool:
-    """In a generator that gives batches to a training loop of the same process."""
+    """Return whether the node is in a generator that yields batches to a training loop in the same process."""
     return any(step.text == GIVING for step in code.heat(node).why)
 
 
 def _is_helper(code: Code, call: ast.Call, root: ast.Name) -> bool:
-    """`def to_device(batch, device)`: moves what it is given, whenever it is called."""
+    """Match `def to_device(batch, device)`, which always moves its argument."""
     function = code.function(root)
     if function is None or code.heat(call).frequency is not Frequency.BATCH or function.name == "forward":
         return False
@@ -260,15 +260,15 @@ def _is_helper(code: Code, call: ast.Call, root: ast.Name) -> bool:
         return False
     place = call.args[0] if call.args else keyword(call, "device")
     given = arguments.arguments(function)
-    names = {root.id, _outer_name(code, root), _gone_over(code, root)}
+    names = {root.id, _outer_name(code, root), _iterated_over(code, root)}
     taken = names & (given | arguments.taken(function))
     if isinstance(place, ast.Name) and place.id in code.stored(function):
         return place.id in dependents(function, given) - taken and bool(taken & given)
     return arguments.is_chosen(code, place) and bool(taken - {getattr(place, "id", "")})
 
 
-def _gone_over(code: Code, name: ast.Name) -> str:
-    """Of a loop around it that gives the name, or what a comprehension takes it from, what it goes over."""
+def _iterated_over(code: Code, name: ast.Name) -> str:
+    """Return the name that the loop yielding `name`, or the source of its comprehension, iterates over."""
     found = _outer_name(code, name)
     for loop in code.loops(name):
         if isinstance(loop, ast.For) and mentions(loop.target, {found}):
@@ -278,53 +278,53 @@ def _gone_over(code: Code, name: ast.Name) -> str:
 
 
 def _given_to_step(code: Code, name: ast.Name) -> set[str]:
-    """The arguments of a function that makes one training step, and what it takes out of them."""
+    """Return the arguments of a function that runs one training step, and the names unpacked from them."""
     function = code.function(name)
-    calls = (part for part in walk(function) if isinstance(part, ast.Call)) if function is not None else ()
+    calls = (node for node in walk(function) if isinstance(node, ast.Call)) if function is not None else ()
     if function is None or not (any(last_name(call.func) == "backward" for call in calls) or _is_run(code, function)):
         return set()
     given = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
     for node in function.body:
         if isinstance(node, ast.Assign) and turns.is_taken_from(code, node.value, given):
-            given |= {part.id for target in node.targets for part in walk(target) if isinstance(part, ast.Name)}
+            given |= {node.id for target in node.targets for node in walk(target) if isinstance(node, ast.Name)}
     return given
 
 
 def _is_run(code: Code, function: Definition) -> bool:
-    """An engine is handed the function, and gives it the batch."""
+    """Return whether the function is passed to an engine, which calls it with each batch."""
     why = code.heat(function.body[0]).why
     return len(why) == 1 and why[0].text.endswith("is run by the engine every batch")
 
 
 def _is_kept(code: Code, call: ast.Call, moved: ast.expr) -> bool:
-    """`self.table = self.table.to(device)`: from the second time on it is there, and nothing is copied."""
+    """Match `self.table = self.table.to(device)`, which copies nothing from the second time on."""
     statement = code.statement(call)
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     return isinstance(target, ast.Attribute) and ast.unparse(target) == ast.unparse(moved)
 
 
 def _is_there(code: Code, call: ast.Call) -> bool:
-    """The loader takes its batches from tensors of the device."""
+    """Return whether the loader takes its batches from tensors on the device."""
     loop = code.batch_loop(call)
     made = loaders.made_at(code, loop.iter) if isinstance(loop, ast.For) else None
     return made is not None and loaders.on_device(code, loaders.loader(code, made))
 
 
 def _outer_name(code: Code, name: ast.Name) -> str:
-    """In a comprehension, the name that is gone over: `batch` of `[x.to(device) for x in batch]`, however deep."""
+    """Return the name a comprehension iterates over, however deep: `batch` of `[x.to(device) for x in batch]`."""
     found = name.id
     for outer in code.ancestors(name):
         if isinstance(outer, ast.stmt):
             break
-        for part in getattr(outer, "generators", ()):
-            if any(isinstance(node, ast.Name) and node.id == found for node in walk(part.target)):
-                names = [node.id for node in walk(part.iter) if isinstance(node, ast.Name)]
+        for generator in getattr(outer, "generators", ()):
+            if any(isinstance(node, ast.Name) and node.id == found for node in walk(generator.target)):
+                names = [node.id for node in walk(generator.iter) if isinstance(node, ast.Name)]
                 found = names[0] if names else found
     return found
 
 
 def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
-    """`torch.from_numpy(x).float().to(device)`: the copy reads pageable memory, and the host waits for it."""
+    """Find `torch.from_numpy(x).float().to(device)`: it copies from pageable memory while the host waits."""
     if isinstance(moved, ast.Name):
         moved = _last_value(code, moved) or moved
     while isinstance(moved, ast.Call):
@@ -334,9 +334,9 @@ def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
         if code.full_name(moved.func) in _CONVERTING and _is_of_batch(code, moved):
             yield Found(
                 call,
-                f"`{shown(call)}` copies from pageable memory and waits for the copy {code.heat(call).frequency.value}",
+                f"`{shown(call)}` copies from pageable memory and waits for the copy {code.heat(call).frequency}",
                 "pin it first: .pin_memory().to(device, non_blocking=True); or keep the data on the device",
-                confidence=Confidence.LOW,  # rows that were just put together: pinning them is one more copy
+                confidence=Confidence.LOW,  # rows that were just assembled: pinning them is one more copy
             )
             return
         if not isinstance(moved.func, ast.Attribute):
@@ -345,14 +345,14 @@ def _from_numpy(code: Code, call: ast.Call, moved: ast.expr) -> Iterator[Found]:
 
 
 def _follows(code: Code, call: ast.Call) -> bool:
-    """`lengths.to(x.device)` in a forward pass: to be sure, of what most callers have moved with the rest."""
+    """Match `lengths.to(x.device)` in a forward pass: a safeguard, since most callers have moved it already."""
     function, place = code.function(call), call.args[0] if call.args else keyword(call, "device")
     beside = isinstance(place, ast.Attribute) and place.attr == "device" and isinstance(place.value, ast.Name)
     return beside and function is not None and function.name == "forward" and place.value.id != "self"  # type: ignore[union-attr]
 
 
 def _is_of_batch(code: Code, made: ast.Call) -> bool:
-    """from_numpy, or a tensor made of what the loop over batches gives."""
+    """Match from_numpy, or a tensor made of what a loop over batches yields."""
     if code.full_name(made.func) == "torch.from_numpy":
         return True
     loop = code.batch_loop(made)
@@ -364,7 +364,7 @@ def _is_of_batch(code: Code, made: ast.Call) -> bool:
 
 
 def _last_value(code: Code, name: ast.Name) -> ast.expr | None:
-    """What the name was set to last before, in the same function."""
+    """Return the last value assigned to the name before this use, in the same function."""
     scope = code.function(name) or code.tree
     before = [
         node.value
@@ -376,14 +376,14 @@ def _last_value(code: Code, name: ast.Name) -> ast.expr | None:
 
 
 def _is_plain(code: Code, moved: ast.expr) -> bool:
-    """A tensor for certain; what a helper gets may be an object whose `.to` takes no such argument."""
+    """Return whether it is certainly a tensor; a helper's argument may have a `.to` without `non_blocking`."""
     if turns.is_mapping(code, moved):
         return False
     return code.kind(moved) == BATCH or code.batch_loop(moved) is not None
 
 
 def _pinning(code: Code, call: ast.Call) -> dict[str, str]:
-    """The loader to pin, where it is made in this file and says nothing about it."""
+    """Return the position of the loader to pin, if it is made in this file without `pin_memory`."""
     loop = code.batch_loop(call)
     made = loaders.made_at(code, loop.iter) if isinstance(loop, ast.For) else None
     if made is None or not loaders.loader(code, made).lacks("pin_memory"):

@@ -1,4 +1,4 @@
-"""The copy is started and not waited for; the loader pins what is copied."""
+"""Makes the copy asynchronous and pins the loader's batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the training loop prints is written some times a second by another thread, whole and in its order.
+"""Writes what the training loop prints from another thread, several times a second, complete and in order.
 
-Only `print` is put off, and only where each line would be written at once: to a terminal, or with flush=True. Whoever
-uses stdout another way, forks or ends the program finds everything written that was printed before.
+Only `print` is deferred, and only where each line would be written at once: to a terminal, or with flush=True. Any
+other use of stdout, a fork and the end of the program first write everything printed before.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 from hotlap.runtime.site import Original, Site
 
-INTERVAL = 0.05  # seconds: nobody reads faster
-MOST = 1000  # lines that may wait; more are written by who prints them
+INTERVAL = 0.05  # seconds: nobody reads faster than that
+MOST = 1000  # lines that may wait; beyond that, the printing thread writes them
 KNOWN = {"sep", "end", "file", "flush"}
-REPLACING = ("execv", "execve")  # which all of os.exec* come to
+REPLACING = ("execv", "execve")  # which all of os.exec* end up calling
 
 
 def apply(site: Site) -> None:
-    site.no_effect("the loop prints no line that would be written at once")
+    site.no_effect("the loop prints no line that Python writes at once")
     lines = Lines(site)
     site.after(site.seams.stepping, lines.begin)
 
@@ -33,14 +33,14 @@ def apply(site: Site) -> None:
 class Lines:
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._stream: Any = None  # what stands in for stdout
+        self._stream: Any = None  # replaces sys.stdout
         self._pending: deque[str] = deque()
         self._lock = threading.RLock()  # a signal's handler may print while a line is being written
         self._started = False
         self._over = threading.Event()
 
     def begin(self, *_: Any) -> None:
-        """From the first step on: by then the program has the stdout that it wants."""
+        """Start deferring at the first step: by then the program has set up its stdout."""
         if self._stream is not None:
             return
         self._site.ledger.wrap(sys, "stdout", self._stand_in)
@@ -75,17 +75,17 @@ class Lines:
     def _start(self) -> None:
         self._started = True
         _thread.start_new_thread(self._run, ())  # which the program's threading.enumerate() does not list
-        self._site.applied(f"lines of print are written every {1000 * INTERVAL:.0f} ms")
+        self._site.applied(f"printed lines are written every {1000 * INTERVAL:.0f} ms")
 
     def _run(self) -> None:
         while not self._over.wait(INTERVAL):
             try:
                 self.drain()
-            except Exception:  # noqa: BLE001 a pipe that nobody reads any more: the next print meets it by itself
+            except Exception:  # noqa: BLE001 such as a closed pipe: the next print gets the error itself
                 self._over.set()
 
     def drain(self) -> None:
-        """Everything printed so far is written, and flushed, when this returns."""
+        """Write and flush everything printed so far."""
         if not self._pending:
             return
         with self._lock:
@@ -96,12 +96,12 @@ class Lines:
             stdout.flush()
 
     def _before(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A traceback, or another program in this one's place, comes after what was printed before it."""
+        """Write pending lines before a traceback or before another program replaces this one."""
         self.drain()
         return original(*args, **kwargs)
 
     def forked(self) -> None:
-        """In a child there is no thread: its lines are written as they come."""
+        """Stop deferring in a forked child, which has no writer thread."""
         self._over.set()
         self._lock = threading.RLock()
 
@@ -112,7 +112,7 @@ class Lines:
 
 
 class Stream:
-    """Stdout for everybody but print: what waits is written before anything is asked of it."""
+    """Stdout for all uses but `print`: any access first writes the pending lines."""
 
     __slots__ = ("__weakref__", "__wrapped__", "_drain")
     __wrapped__: Any
@@ -149,7 +149,7 @@ def _can_be_written(text: str, stream: Any) -> bool:
         return True
     try:
         text.encode(stream.encoding, stream.errors)
-    except (UnicodeError, LookupError, TypeError):  # TypeError: a stream that says nothing of its encoding
+    except (UnicodeError, LookupError, TypeError):  # TypeError: the stream's encoding is unknown
         return False
     return True
 
@@ -159,7 +159,7 @@ def _writes_at_once(stream: Any) -> bool:
 
 
 class _AtFork:
-    """A child must neither write the parent's lines again nor wait for a thread it does not have."""
+    """Writes pending lines before a fork: a child must neither repeat them nor wait for a thread it does not have."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakSet[Lines] = weakref.WeakSet()

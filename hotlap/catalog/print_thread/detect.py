@@ -5,5 +5,5 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """What a program prints is not observed, so nothing is promised."""
+    """Expect nothing: what a program prints is not observed."""
     return None

@@ -3,7 +3,7 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="H104",
-    title="Marks for a profiler are left out while none is running",
+    title="Profiler marks skipped while no profiler is running",
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),

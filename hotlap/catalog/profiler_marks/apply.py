@@ -1,8 +1,8 @@
-"""Torch marks batches, dropped gradients and optimizer steps for its profiler, whether one is running or not.
+"""Skips the marks that torch puts around batches, zero_grad and optimizer steps while no profiler is running.
 
-A mark is entered and left through the dispatcher. While no profiler is running in any thread, and nobody looks at what
-passes the dispatcher, nobody reads it; nor does a profiler that is started later show a mark that was open by then.
-It is made several times a step, so what stands in is short and goes to the ledger without the guard of `site.replace`.
+A mark is entered and left through the dispatcher. While no profiler is running in any thread, and nothing observes the
+dispatcher, nobody reads it; a profiler started later does not show a mark that was already open. Marks are made several
+times a step, so the replacement is short and goes to the ledger without the guard of `site.replace`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hotlap.patch.ledger import Layer
 from hotlap.patch.operations import ANYWHERE, watching
 from hotlap.runtime.site import Site
 
-ARGUMENTS = (str, type(None))  # which torch takes; others are an error of the program
-DAEMON = "KINETO_USE_DAEMON"  # a profiler that is started from outside, at any moment
+ARGUMENTS = (str, type(None))  # accepted by torch; others are the program's error
+DAEMON = "KINETO_USE_DAEMON"  # lets a profiler be started from outside at any time
 
 
 def apply(site: Site) -> None:
     if os.environ.get(DAEMON):
-        site.no_effect(f"{DAEMON} is set: a profiler may be started from outside")
+        site.no_effect(f"{DAEMON} is set, so a profiler may be started from outside")
     elif not hasattr(site.torch.autograd.profiler, ANYWHERE):
-        site.no_effect("this torch does not tell whether a profiler runs in another thread")
+        site.no_effect("this version of torch does not show whether a profiler is running in another thread")
     else:
         mark = site.torch.autograd.profiler.record_function
         _import_now(site.torch)
@@ -37,20 +37,20 @@ def apply(site: Site) -> None:
 
 
 def _import_now(torch: Any) -> None:
-    """What newer torch imports with its first mark. The first may now be inside of a profile, which with stacks asks
-    for names of code that is gone by then.
+    """Import what newer versions of torch import with the first mark. That mark may now fall inside a profile, which
+    with stacks looks up names of code that is gone by then.
     """
     if hasattr(torch.autograd.profiler, "_maybe_cupti_monitor"):
-        with suppress(Exception):  # whatever keeps it from being imported, torch meets by itself
+        with suppress(Exception):  # torch meets any import error by itself
             importlib.import_module("torch.profiler._cupti_monitor")
 
 
 def _entering(site: Site) -> Layer:
-    told, watched, observers = False, watching(site.torch), _observers(site)
+    reported, watched, observers = False, watching(site.torch), _observers(site)
 
     def layer(original: Any) -> Any:
         def __enter__(self: Any) -> Any:  # noqa: N807
-            nonlocal told
+            nonlocal reported
             try:
                 if observers or watched() or type(self.name) is not str or type(self.args) not in ARGUMENTS:
                     if self.record is None:
@@ -59,10 +59,10 @@ def _entering(site: Site) -> Layer:
             except BaseException as error:
                 leave_no_frame(error)
                 raise
-            if not told:
-                told = True
-                site.applied("marks of batches and steps, while no profiler is running")
-            self.record, self.run_callbacks_on_exit = None, False  # torch's own way out then does nothing
+            if not reported:
+                reported = True
+                site.applied("marks of batches and steps are skipped while no profiler is running")
+            self.record, self.run_callbacks_on_exit = None, False  # torch's __exit__ then does nothing
             return self
 
         return __enter__
@@ -73,7 +73,7 @@ def _entering(site: Site) -> Layer:
 def _awaiting(torch: Any, original: Any) -> Any:
     @unseen
     def _call_end_callbacks_on_future(self: Any, future: Any) -> Any:
-        if self.record is None:  # a future is to be told of its end: so it must have begun
+        if self.record is None:  # a mark that ends with a future must have begun
             self.run_callbacks_on_exit = True
             self.record = torch.ops.profiler._record_function_enter_new(self.name, self.args)
         return original(self, future)
@@ -82,7 +82,7 @@ def _awaiting(torch: Any, original: Any) -> Any:
 
 
 def _observers(site: Site) -> set[int]:
-    """Ids of those that take an execution trace now, which needs no profiler."""
+    """Return the live set of ids of running execution trace observers, which need no profiler."""
     running: set[int] = set()
 
     def layer(original: Any) -> Any:
@@ -94,7 +94,7 @@ def _observers(site: Site) -> set[int]:
 
         return start_or_stop
 
-    observer = site.torch.profiler.ExecutionTraceObserver  # stops when it is dropped, so that no id stays
+    observer = site.torch.profiler.ExecutionTraceObserver  # stopped when freed, so that no id stays
     site.ledger.wrap(observer, "start", layer)
     site.ledger.wrap(observer, "stop", layer)
     return running

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hotlap.records.observation import Observation
 from hotlap.records.plan import Expectation
 
-MARKS_MS = 0.1  # three marks a step (batch, gradients dropped, optimizer), on a slow host
+MARKS_MS = 0.1  # three marks a step (batch, zero_grad, optimizer), on a slow host
 
 
 def detect(seen: Observation) -> Expectation | None:

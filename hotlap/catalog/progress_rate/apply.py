@@ -1,4 +1,4 @@
-"""Bounds how often tqdm draws its bars, also where the loop asks for it with every step."""
+"""Limits how often tqdm draws its bars, even if the loop requests it with every step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAWING = ("set_postfix", "set_postfix_str", "set_description", "set_description
 
 
 def apply(site: Site) -> None:
-    site.no_effect("the program makes no tqdm bar")
+    site.no_effect("the program has no tqdm bar")
     rate = Rate(site, float(site.value or SECONDS))
     when_imported("tqdm.std", rate.imported)
 
@@ -39,8 +39,8 @@ class Rate:
             if "mininterval" not in given:
                 kwargs = {**kwargs, "mininterval": self._seconds}
             outcome = original(*args, **kwargs)
-            if instance.disable:  # disable=None leaves it to where it would be drawn
-                self._site.no_effect("the bars of the program are not drawn")
+            if instance.disable:  # disable=None depends on whether the file is a terminal
+                self._site.no_effect("the program's bars are disabled")
             else:
                 self._drawn[instance] = float("-inf")
                 self._site.applied(f"tqdm draws every {self._seconds:g} s")
@@ -51,7 +51,7 @@ class Rate:
             self._site.replace(bar, name, self._seldom(inspect.signature(getattr(bar, name))))
 
     def _seldom(self, signature: inspect.Signature) -> Any:
-        """The text is kept as asked for; it is drawn only when the bar is due."""
+        """Return a replacement that always updates the text but draws only when the bar is due."""
 
         def change(original: Original, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             given = signature.bind_partial(instance, *args, **kwargs)

@@ -7,8 +7,8 @@ BARS = ("lightning", "pytorch-lightning", "tqdm", "transformers")  # packages wh
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Drawing is part of what is left of a step after all known phases."""
+    """Expect at most the part of a step outside all known phases, which includes drawing."""
     share = seen.shares.get(REST, 0.0)
     if share <= 0 or not any(name in seen.machine.versions for name in BARS):
         return None
-    return Expectation(most=min(1.0, share), why=f"at most the {share:.1%} of the step outside of torch")
+    return Expectation(most=min(1.0, share), why=f"drawing takes at most the {share:.1%} of the step outside torch")

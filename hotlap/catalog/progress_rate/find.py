@@ -1,4 +1,4 @@
-"""A progress bar drawn anew every batch."""
+"""Finds progress bars redrawn every batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def find(code: Code) -> Iterator[Found]:
         if code.hot(call) and keyword(call, "refresh") is None:
             yield Found(
                 call,
-                f"the progress bar is drawn {code.heat(call).frequency.value}, however fast the batches are",
-                "let the bar keep its own pace: refresh=False",
+                f"the progress bar is drawn {code.heat(call).frequency}, however fast the batches are",
+                "let the bar draw at its own pace: refresh=False",
                 Applicability.DISPLAY_ONLY if spread(call) else Applicability.SAFE,
             )

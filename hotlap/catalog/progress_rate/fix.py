@@ -1,4 +1,4 @@
-"""The bar draws itself at its own pace."""
+"""Sets refresh=False, so that the bar draws at its own pace."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="C110",
-    title="Weights of recurrent layers kept in one piece of memory",
+    title="Weights of recurrent layers kept in one block of memory",
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),

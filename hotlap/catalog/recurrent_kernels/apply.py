@@ -1,7 +1,8 @@
-"""Runs the nn.LSTM and nn.GRU layers of each root by hotlap.engine.nn, where that is faster than cuDNN.
+"""Runs the nn.LSTM and nn.GRU layers of each root with hotlap.engine.nn where that is faster than cuDNN.
 
-The layers stay as they are: class, parameters and state_dict are torch's, and nothing of ours is in what is saved. Only
-calls of their forward pass through here. Which way a shape is run is measured once, before a CUDA graph is captured.
+The layers do not change: class, parameters and state_dict are torch's, and checkpoints contain nothing of hotlap's.
+Only calls of their forward come through here. The faster way for a shape is measured once, before a CUDA graph is
+captured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def apply(site: Site) -> None:
 
 
 class ReplacedLayers:
-    """The layers whose calls are ours."""
+    """The layers whose calls are replaced."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -40,7 +41,7 @@ class ReplacedLayers:
             site.ledger.later(self._layers.clear)
             for kind in (nn.LSTM, nn.GRU):
                 site.replace(kind, "forward", self._called)
-        site.applied(f"{len(taken)} of {len(layers)} recurrent layers, by whichever way is fastest for their shape")
+        site.applied(f"{len(taken)} of {len(layers)} recurrent layers, each run the fastest way for its shape")
 
     def _called(self, original: Original, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if layer not in self._layers or draws(layer):  # a program may set its dropout later
@@ -59,15 +60,15 @@ def on_gpu(layer: Any) -> bool:
 
 
 def draws(layer: Any) -> bool:
-    """Whether it drops values between its layers: ours would draw other random numbers than cuDNN, not just round."""
+    """Return whether the layer has dropout between its layers, for which cuDNN draws other random numbers than ours."""
     return bool(layer.dropout) and layer.num_layers > 1
 
 
 def why_none(layers: list[Any]) -> str:
     if not layers:
-        return "the model has no LSTM and no GRU"
+        return "the model has no LSTM or GRU"
     if not any(map(on_gpu, layers)):
         return "its recurrent layers are not on a GPU"
     if any(map(draws, layers)):
-        return "its recurrent layers have dropout between them, which would draw other random numbers"
-    return "its recurrent layers have projections or a forward of their own"
+        return "its recurrent layers have dropout between them, which would draw different random numbers"
+    return "its recurrent layers have projections or a custom forward"

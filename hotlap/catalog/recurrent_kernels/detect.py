@@ -6,7 +6,7 @@ from hotlap.records.shares import kernels, layers, passes
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """At most the time of the recurrent layers, which is at most that of both passes."""
+    """Expect at most the time of the recurrent layers, or of both passes if that is unknown."""
     found = layers(seen, "LSTM", "GRU")
     if not seen.on_cuda or not found:
         return None

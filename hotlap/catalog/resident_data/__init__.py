@@ -3,7 +3,7 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="D110",
-    title="The dataset kept in memory, a batch one gather",
+    title="Dataset kept in memory, each batch made by one gather",
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),

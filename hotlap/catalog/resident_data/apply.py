@@ -1,4 +1,4 @@
-"""Stands in for the iteration of DataLoaders whose dataset can be kept."""
+"""Replaces the iteration of DataLoaders whose dataset can be kept in memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from hotlap.runtime.site import Original, Site
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.device_leaves import DeviceLeaves
 
-SHARE_WHEN_ASKED = 0.9  # of the free device memory, where the value "device" was given
-MOST_TOLD = 3  # datasets: a training and a validation set, and perhaps a test set
-UNDER_TEST = 0.01  # of the time, spent on rows that are fetched the program's own way too
-MOST_TO_KEEP, SHARE_TO_KEEP = 3.0, 0.05  # seconds, and of the time of an epoch, that keeping its items may take
-LITTLE = 0.1  # of the items: where a loader drops its last batch, as many are never seen in an epoch
-MOST_COLLATES = 2  # of a dataset: each has a store
+SHARE_WHEN_REQUESTED = 0.9  # of the free device memory, if the value "device" was given
+MOST_REPORTED = 3  # datasets: a training and a validation set, and perhaps a test set
+UNDER_TEST = 0.01  # of the time, spent on fetching rows the program's own way as well, to compare them
+MOST_TO_KEEP, SHARE_TO_KEEP = 3.0, 0.05  # seconds plus a share of the epoch that caching its items may take
+LITTLE = 0.1  # of the items: a loader that drops its last batch never shows this many in an epoch
+MOST_COLLATES = 2  # of a dataset: each has its own store
 
 
 def apply(site: Site) -> None:
@@ -49,12 +49,12 @@ class Keeper:
         self._stores: AlsoOfLists[list[DatasetRows]] = AlsoOfLists()
         self._persistent: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._learned: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._told: dict[int, str] = {}
+        self._reports: dict[int, str] = {}
         self._often = RepeatedClasses()
 
     def forget(self) -> None:
-        """Not in a process forked from this one: iterators let go there would end our workers, and what lies on a
-        device cannot be freed.
+        """Drop everything, except in a forked child: iterators freed there would end our workers, and device memory
+        cannot be freed.
         """
         if os.getpid() != self._home:
             return
@@ -70,24 +70,26 @@ class Keeper:
             before._reset(loader)
             return before
         if before is None and (is_profiled(self.torch) or is_traced()):
-            return original(*args, **kwargs)  # memory and calls of ours would be in the program's profile
+            return original(*args, **kwargs)  # our memory and calls would show up in the program's profile
         why = unsuited(self.torch, loader) or (why_no_processes() if loader.num_workers else None)
         if why is not None:
             self.site.no_effect(f"{type(loader.dataset).__name__}: {why}")
         with unprofiled(self.torch):
-            kept = None if why is not None else self._kept(loader)
-        if kept is None or kept.store is None:
+            cache = None if why is not None else self._cache(loader)
+        if cache is None or cache.store is None:
             return original(*args, **kwargs)
-        return self._iterator(partial(original, *args, **kwargs), loader, kept, kept.store)
+        return self._iterator(partial(original, *args, **kwargs), loader, cache, cache.store)
 
     def _is_complete(self, before: Any, loader: Any) -> bool:
-        """Whether workers that stay have shown all of it, or all but what is soon fetched here. Till then, and once it
-        is kept, no change of the dataset concerns their loader: they have a copy of it from their start.
+        """Return whether persistent workers have delivered every item, or all but a few that are quick to fetch here.
+
+        Until then, and again once everything is cached, changes to the dataset do not matter to their loader: they hold
+        a copy from when they started.
         """
         from hotlap.catalog.resident_data.iterator import RecordingIterator
 
-        several = self._stores.get(loader.dataset) or []
-        store = next((rows.store for rows in several if rows.is_for(loader.collate_fn)), None)
+        caches = self._stores.get(loader.dataset) or []
+        store = next((cache.store for cache in caches if cache.is_for(loader.collate_fn)), None)
         if type(before) is not RecordingIterator or not before.showing or store is None:
             return False
         if not store.missing:
@@ -95,43 +97,43 @@ class Keeper:
         is_little = store.missing * store.seconds <= EAGER and store.missing <= LITTLE
         return is_little and store.watch.changed_at_epoch() is None
 
-    # What is kept
+    # Caches
 
-    def _kept(self, loader: Any) -> DatasetRows | None:
-        """Ready to be read, or with the reason why not."""
+    def _cache(self, loader: Any) -> DatasetRows | None:
+        """Return the cache of a loader's dataset, ready to be read; without a store, the dataset cannot be cached."""
         dataset, collate = loader.dataset, loader.collate_fn
-        several = self._stores.get(dataset)
-        if several is None:
+        caches = self._stores.get(dataset)
+        if caches is None:
             if (why := self._often.why_not(type(dataset))) is not None:
                 self.site.no_effect(f"{type(dataset).__name__}: {why}")
                 return None
-            several = []
-            self._stores.put(dataset, several)
-        kept = next((rows for rows in several if rows.is_for(collate)), None)
-        if kept is None and len(several) >= MOST_COLLATES:
-            self._give_up(several)
+            caches = []
+            self._stores.put(dataset, caches)
+        cache = next((rows for rows in caches if rows.is_for(collate)), None)
+        if cache is None and len(caches) >= MOST_COLLATES:
+            self._give_up(caches)
             return None
         self._busy = True
         try:
-            if kept is None:
-                kept = self._made(dataset, collate, loader)
-                several.append(kept)
-            elif kept.store is not None:
-                self._check(dataset, kept, kept.store, in_workers=loader in self._persistent)
-            if kept.store is not None and kept.store.collate is not collate:
-                self._renew(kept, kept.store, collate)
-            if kept.store is not None and loader.num_workers:
-                self._own(kept, kept.store)
-            if kept.store is not None and not loader.num_workers:
-                self._watch_closely(loader, kept, kept.store)
-            if kept.store is not None and kept.store.missing:
-                self._fill(loader, kept, kept.store)
-            self._count(type(dataset), kept)
+            if cache is None:
+                cache = self._new_cache(dataset, collate, loader)
+                caches.append(cache)
+            elif cache.store is not None:
+                self._check(dataset, cache, cache.store, in_workers=loader in self._persistent)
+            if cache.store is not None and cache.store.collate is not collate:
+                self._renew(cache, cache.store, collate)
+            if cache.store is not None and loader.num_workers:
+                self._own(cache, cache.store)
+            if cache.store is not None and not loader.num_workers:
+                self._watch_closely(loader, cache, cache.store)
+            if cache.store is not None and cache.store.missing:
+                self._fill(loader, cache, cache.store)
+            self._count(type(dataset), cache)
         finally:
             self._busy = False
-        return kept
+        return cache
 
-    def _made(self, dataset: Any, collate: Any, loader: Any) -> DatasetRows:
+    def _new_cache(self, dataset: Any, collate: Any, loader: Any) -> DatasetRows:
         try:
             store = stored(self.torch, dataset, collate)
             store.require_worth(loader)
@@ -144,84 +146,84 @@ class Keeper:
     def _waited(self, seconds: float) -> None:
         self.site.seconds_keeping += seconds
 
-    def _fill(self, loader: Any, kept: DatasetRows, store: Store) -> None:
-        """Only where it is soon done: the program may want a few batches, or its workers be faster."""
+    def _fill(self, loader: Any, cache: DatasetRows, store: Store) -> None:
+        """Fill the store only if that is quick: the program may want few batches, or its workers may be faster."""
         workers = loader.num_workers
         if workers and start_method(loader.multiprocessing_context) != "fork":
-            return  # the order of a set of texts, for one, is another in a process that was not forked from this one
+            return  # in a process not forked from this one, a set of strings, for example, has another order
         if workers or not self.site.waits():
-            self.fill_soon(loader.dataset, kept, store, here=not workers)
+            self.fill_soon(loader.dataset, cache, store, here=not workers)
 
-    def fill_soon(self, dataset: Any, kept: DatasetRows, store: Store, here: bool) -> None:
-        if store.missing * store.seconds > (EAGER if kept.asked or here else AT_FIRST):
+    def fill_soon(self, dataset: Any, cache: DatasetRows, store: Store, here: bool) -> None:
+        if store.missing * store.seconds > (EAGER if cache.requested or here else AT_FIRST):
             return
         try:
             store.fill(dataset, here=here)
         except Unfit as unfit:
-            self._drop(kept, store, str(unfit))
+            self._drop(cache, store, str(unfit))
 
-    def _renew(self, kept: DatasetRows, store: Store, collate: Any) -> None:
-        """A collate_fn made anew, of the same code: from now on it is this one that counts."""
+    def _renew(self, cache: DatasetRows, store: Store, collate: Any) -> None:
+        """Switch to a new collate_fn with the same code as the previous one."""
         try:
             store.use(collate)
         except Unfit as unfit:
-            self._drop(kept, store, str(unfit))
+            self._drop(cache, store, str(unfit))
 
-    def _own(self, kept: DatasetRows, store: Store) -> None:
+    def _own(self, cache: DatasetRows, store: Store) -> None:
         if store.shared is not None and store.bytes > host_memory() * SHARE_OF_MEMORY:
-            self._drop(kept, store, f"its workers have a copy of {megabytes(store.bytes)}, for which memory is short")
+            self._drop(cache, store, f"there is not enough memory for its workers' copy of {megabytes(store.bytes)}")
         else:
             store.own_rows()
 
-    def _give_up(self, several: list[DatasetRows]) -> None:
-        """A collate_fn made anew for each epoch would have a store for each."""
-        why = f"it is read with more than {MOST_COLLATES} collate_fns, or one made anew each time"
-        for rows in several:
-            if rows.store is not None:
-                self._drop(rows, rows.store, why)
+    def _give_up(self, caches: list[DatasetRows]) -> None:
+        """Drop all caches of a dataset: a collate_fn created anew each epoch would need a store each time."""
+        why = f"it is read with more than {MOST_COLLATES} collate_fns, or with a new one each time"
+        for cache in caches:
+            if cache.store is not None:
+                self._drop(cache, cache.store, why)
 
-    def _count(self, kind: type, kept: DatasetRows) -> None:
-        if not kept.asked:
+    def _count(self, kind: type, cache: DatasetRows) -> None:
+        if not cache.requested:
             self._often.proven(kind)
-        elif not kept.again:
+        elif not cache.again:
             self._often.read_again(kind)
-            kept.again = True
-        kept.asked = True
+            cache.again = True
+        cache.requested = True
 
-    def _check(self, dataset: Any, kept: DatasetRows, store: Store, in_workers: bool) -> None:
-        """Workers that stay have a copy from their start; what they share with this process changes for them too."""
+    def _check(self, dataset: Any, cache: DatasetRows, store: Store, in_workers: bool) -> None:
+        """Drop the cache if the dataset has changed. Persistent workers see only changes to shared memory."""
         try:
             why = store.changed_elsewhere() if in_workers else store.changed(dataset)
         except Unfit as unfit:
             why = str(unfit)
         if why is not None:
             self._doubt(store, why)
-            self._drop(kept, store, why)
+            self._drop(cache, store, why)
 
-    def _watch_closely(self, loader: Any, kept: DatasetRows, store: Store) -> None:
+    def _watch_closely(self, loader: Any, cache: DatasetRows, store: Store) -> None:
         try:
             find = partial(levels_of, self.torch, loader.dataset) if store.shared is None else None
             store.watch.closely(store.batch_seconds(loader.batch_size or 1), find)
         except Unfit as unfit:
-            self._drop(kept, store, str(unfit))
+            self._drop(cache, store, str(unfit))
 
-    def _drop(self, kept: DatasetRows, store: Store, why: str) -> None:
-        kept.store = None
-        if kept.told:
-            self.tell(kept, f"{kept.told}; given up later: {why}")
+    def _drop(self, cache: DatasetRows, store: Store, why: str) -> None:
+        cache.store = None
+        if cache.reported:
+            self.report(cache, f"{cache.reported}; disabled later: {why}")
         else:
             self.site.refused(f"{store.name}: {why}")
 
     def _doubt(self, store: Store, why: str) -> None:
-        """What was handed out since all was last compared may have been wrong: that is said at once."""
+        """Tell the user at once that batches handed out since the last full comparison may have been wrong."""
         if store.unsure:
             before = "the last batch" if store.unsure == 1 else f"the last {store.unsure} batches"
-            say(f"resident-data is switched off: {store.name}: {why}; {before} may have been wrong")
+            say(f"resident-data is disabled: {store.name}: {why}; {before} may have been wrong")
             self.site.doubted, store.unsure = True, 0
 
     # Iterating
 
-    def _iterator(self, original: Original, loader: Any, kept: DatasetRows, store: Store) -> Any:
+    def _iterator(self, original: Original, loader: Any, cache: DatasetRows, store: Store) -> Any:
         from hotlap.catalog.resident_data.iterator import (
             GatheringIterator,
             GatheringIteratorForWorkers,
@@ -233,69 +235,78 @@ class Keeper:
         before = self._persistent.get(loader)
         left_to_workers = bool(loader.num_workers) and store.missing > 0
         if left_to_workers and start_method(loader.multiprocessing_context) != "fork" and store.forks_only:
-            self.site.no_effect(f"{store.name}: its workers are no forks, and its batches do not show what to keep")
+            self.site.no_effect(
+                f"{store.name}: its workers are not forked, and its batches do not show which samples to keep"
+            )
             return original()
-        failed = partial(self._failed, kept, store)
+        failed = partial(self._failed, cache, store)
         self.site.coming |= store.missing > 0
         if not left_to_workers:
-            pick = BatchPicker(self, kept, store, loader, self._learning(loader, kept))
+            pick = BatchPicker(self, cache, store, loader, self._learning(loader, cache))
             usual = before if before is not None else loader._iterator
             make = partial(
                 GatheringIteratorForWorkers if loader.num_workers else GatheringIterator, loader, pick, failed, usual
             )
             iterator = make() if usual is not None else made_by_torch(loader, make)
         elif loader._iterator is not None or not getattr(loader, "in_order", True):
-            self.site.no_effect(f"{store.name}: its workers take {store.seconds:.0f} s and hand it out in no order")
+            self.site.no_effect(
+                f"{store.name}: its workers take {store.seconds:.0f} s and deliver batches out of order"
+            )
             return original()
         else:
             iterator = made_by_torch(loader, partial(RecordingIterator, loader, store, failed))
-            self.tell(kept, f"{store.name}: {store.total} items, kept as its workers fetch them the first time")
+            self.report(
+                cache, f"{store.name}: {store.total} items, cached as its workers fetch them for the first time"
+            )
         if loader.persistent_workers and loader.num_workers:
             self._persistent[loader] = iterator
         return iterator
 
-    def _failed(self, kept: DatasetRows, store: Store, error: Exception) -> None:
+    def _failed(self, cache: DatasetRows, store: Store, error: Exception) -> None:
         if isinstance(error, Unfit):
             if isinstance(error, DataChanged):
                 self._doubt(store, str(error))
-            self._drop(kept, store, str(error))
+            self._drop(cache, store, str(error))
         elif self.site.seams.guard.strict or raised_by_signal(error):
             raise error
         else:
-            self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was taken back")
+            self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
 
-    def tell(self, kept: DatasetRows, what: str) -> None:
-        kept.told = what
-        self._told[id(kept)] = what
-        self.site.idle = not any(rows.store is not None for several in self._stores.values() for rows in several)
-        self.site.applied("; ".join(dict.fromkeys(list(self._told.values())[-MOST_TOLD:])))
+    def report(self, cache: DatasetRows, text: str) -> None:
+        cache.reported = text
+        self._reports[id(cache)] = text
+        self.site.idle = not any(rows.store is not None for caches in self._stores.values() for rows in caches)
+        self.site.applied("; ".join(dict.fromkeys(list(self._reports.values())[-MOST_REPORTED:])))
 
     # Devices
 
-    def _learning(self, loader: Any, kept: DatasetRows) -> DeviceLeaves | None:
-        """What is known of how this loader's batches are used; a loader made anew on the same line is used alike."""
+    def _learning(self, loader: Any, cache: DatasetRows) -> DeviceLeaves | None:
+        """Return what is known of the use of this loader's batches, shared by loaders iterated on the same line."""
         if self.site.value == "host" or not self.on_a_device():
             return None
         if loader not in self._learned:
             key = (_place(), type(loader.sampler), loader.batch_size)
-            self._learned[loader] = kept.by_place.setdefault(key, new_learning())
+            self._learned[loader] = cache.by_place.setdefault(key, new_learning())
         learning: DeviceLeaves = self._learned[loader]
         return learning
 
-    def settle(self, kept: DatasetRows, store: Store, learning: DeviceLeaves) -> None:
-        """It is known which leaves go to a device, and all are there: copy them if they fit."""
+    def settle(self, cache: DatasetRows, store: Store, learning: DeviceLeaves) -> None:
+        """Copy the leaves known to go to a device there, if they fit; called once all items are cached."""
         wanted, learning.waiting = learning.waiting, {}
         device = next(iter(wanted.values()))
         free = self.device_memory(device)
-        share = SHARE_WHEN_ASKED if self.site.value == "device" else SHARE_OF_MEMORY
+        share = SHARE_WHEN_REQUESTED if self.site.value == "device" else SHARE_OF_MEMORY
         needed = store.bytes_for(wanted)
         if needed > free * share:
-            self.tell(kept, f"{kept.told}; not on the device: {megabytes(needed)}, {megabytes(free)} free on {device}")
+            self.report(
+                cache,
+                f"{cache.reported}; not on the device: needs {megabytes(needed)}, {megabytes(free)} free on {device}",
+            )
             return
         store.copy_to(wanted)
         learning.devices = wanted
-        parts = f"{len(learning.devices)} of {len(store.rows)} tensors of a batch"
-        self.tell(kept, f"{store.name}: {store.total} items, {parts} from {megabytes(needed)} on {device}")
+        parts = f"{len(learning.devices)} of {len(store.rows)} tensors per batch"
+        self.report(cache, f"{store.name}: {store.total} items, {parts} taken from {megabytes(needed)} on {device}")
 
     def on_a_device(self) -> bool:
         return bool(self.torch.cuda.is_initialized())
@@ -306,44 +317,44 @@ class Keeper:
 
 @dataclass
 class DatasetRows:
-    """Of one dataset as one collate_fn sees it; without a store it could not be kept."""
+    """The cache of one dataset under one collate_fn; without a store it could not be cached."""
 
     collate: Weakly
     store: Store | None
-    told: str = ""
-    asked: bool = False  # for an epoch
-    again: bool = False  # and for another
-    read: bool = False  # batches were made from it
+    reported: str = ""
+    requested: bool = False  # read for one epoch
+    again: bool = False  # read for another epoch
+    read: bool = False  # some batch was made from it
     by_place: dict[Any, DeviceLeaves] = field(default_factory=dict)
 
     def is_for(self, collate: Any) -> bool:
-        """The store holds its collate_fn; without one it may be gone."""
+        """Return whether it serves this collate_fn. Without a store, its own collate_fn may have been freed."""
         mine = self.collate() if self.store is None else self.store.collate
         return mine is not None and same_function(mine, collate)
 
 
 class BatchPicker:
-    """Makes a batch from the store."""
+    """Makes batches from the store."""
 
     def __init__(
-        self, keeper: Keeper, kept: DatasetRows, store: Store, loader: Any, learning: DeviceLeaves | None
+        self, keeper: Keeper, cache: DatasetRows, store: Store, loader: Any, learning: DeviceLeaves | None
     ) -> None:
-        self._keeper, self._kept, self._store, self._dataset = keeper, kept, store, loader.dataset
+        self._keeper, self._cache, self._store, self._dataset = keeper, cache, store, loader.dataset
         self._learning = learning
         self._ready = False
-        self._fills = not loader.num_workers  # once nobody waits any more
-        # Workers have a copy of the dataset from the start of the epoch on: they would not see a change of it
+        self._fills = not loader.num_workers  # once the entry no longer has to wait
+        # Workers copy the dataset when the epoch starts and would not see it change
         self._live = not loader.num_workers
         self._looks = self._live or store.watch.is_shared
         by_rows = self._live and store.shared is None and store.watch.is_by_rows
         self._levels = levels_of(keeper.torch, loader.dataset) if by_rows else None
-        self._untried = 0  # batches since a row of one was last fetched the program's own way too
+        self._untried = 0  # batches since a row was last compared with the program's own fetch
         self._spent, self._since = 0.0, time.perf_counter()
 
     def __call__(self, wanted: BatchIndices, pin: bool) -> Any:
         store, learning, began = self._store, self._learning, time.perf_counter()
         if self._looks and (what := self._changed(wanted)) is not None:
-            raise DataChanged(f"{what}, which its items are made from, was changed during an epoch")
+            raise DataChanged(f"{what}, from which its items are made, changed during an epoch")
         if store.spoiled is not None:
             raise Unfit(store.spoiled)
         if (batch := self._not_from_store(wanted)) is not None:
@@ -360,16 +371,16 @@ class BatchPicker:
         if not learning.settled and learning.asked():
             learning.waiting, learning.devices = learning.devices, {}
         if learning.waiting and not store.missing:
-            self._keeper.settle(self._kept, store, learning)
+            self._keeper.settle(self._cache, store, learning)
         leaves = store.batch(wanted, learning.devices, pin)
         return store.built(leaves if learning.settled else learning.watch(leaves), wanted, pin)
 
     def _pay(self, seconds: float) -> None:
-        """For keeping what the program fetches by itself: it gains nothing before the next epoch, if there is one."""
+        """Account for time spent caching what the program fetches: that pays off only if there is another epoch."""
         store = self._store
         store.paid += seconds
         if store.paid > MOST_TO_KEEP + SHARE_TO_KEEP * (time.perf_counter() - self._since) and store.spoiled is None:
-            store.spoiled = f"to keep what the first epoch fetches has taken {store.paid:.1f} s, which is too much"
+            store.spoiled = f"caching the items of the first epoch took {store.paid:.1f} s, which is too long"
 
     def _changed(self, wanted: BatchIndices) -> str | None:
         watch = self._store.watch
@@ -382,18 +393,18 @@ class BatchPicker:
         return watch.changed_in(self._levels.rows(wanted.indices))
 
     def _not_from_store(self, wanted: BatchIndices) -> Any:
-        """A batch fetched as the program does: while it is timed as it is, and where rows are missing."""
+        """Fetch a batch the program's own way while the unchanged program is timed or rows are missing, else None."""
         store, waits = self._store, self._live and self._keeper.site.waits()
         if waits and not store.missing:
             return store.collate(fetch(self._dataset, wanted.indices.tolist()))
         if self._fills and not waits:
             self._fills = False
             if store.missing:
-                self._keeper.fill_soon(self._dataset, self._kept, store, here=True)
+                self._keeper.fill_soon(self._dataset, self._cache, store, here=True)
         return store.fetched(self._dataset, wanted.indices.tolist()) if store.missing else None
 
     def _try_one(self, wanted: BatchIndices) -> None:
-        """A row of this batch fetched the program's own way too, as often as a hundredth of the time allows."""
+        """Compare one row of this batch with the program's own fetch, within a hundredth of the time."""
         now = time.perf_counter()
         self._untried += 1
         if self._spent > UNDER_TEST * (now - self._since):
@@ -401,17 +412,17 @@ class BatchPicker:
         row = int(wanted.indices[self._store.random.randrange(len(wanted.indices))])
         if not self._store.is_row(self._dataset, row):
             self._store.unsure = max(self._untried, self._store.unsure)
-            raise DataChanged(f"item {row}, fetched as the program does, is not what was kept")
+            raise DataChanged(f"item {row}, fetched the program's own way, differs from the cached one")
         self._untried = 0
         self._spent += time.perf_counter() - now
 
     def _begin(self) -> None:
         self._ready = True
         store = self._store
-        if not self._kept.read:
-            self._kept.read = True
-            where = "read where it is" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
-            self._keeper.tell(self._kept, f"{store.name}: {store.total} items, {where}")
+        if not self._cache.read:
+            self._cache.read = True
+            where = "read in place" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
+            self._keeper.report(self._cache, f"{store.name}: {store.total} items, {where}")
 
 
 def new_learning() -> DeviceLeaves:
@@ -421,28 +432,28 @@ def new_learning() -> DeviceLeaves:
 
 
 def unsuited(torch: Any, loader: Any) -> str | None:
-    """Why a loader is left alone without looking at its data."""
-    data, kind = torch.utils.data, type(loader.dataset)  # not by isinstance: it may ask the dataset for its class
+    """Return why a loader is skipped without looking at its data, or None."""
+    data, kind = torch.utils.data, type(loader.dataset)  # not isinstance, which may run the dataset's __class__
     if issubclass(kind, data.IterableDataset):
-        return "it is a stream"
+        return "it is a stream (IterableDataset)"
     if issubclass(kind, data.datapipes.datapipe.MapDataPipe):
         return "it is a data pipe"
     if not loader._auto_collation:
-        return "its sampler or dataset makes whole batches already"
+        return "its sampler or dataset already makes whole batches"
     usual = (data._utils.fetch._MapDatasetFetcher.fetch, data.DataLoader._get_iterator)
     if not all(genuine_of("torch", function) for function in usual):
-        return "the program has changed how torch fetches"
+        return "the program has replaced torch's own fetching code"
     if type(loader)._get_iterator is not data.DataLoader._get_iterator:
-        return f"{type(loader).__name__} iterates in its own way"
+        return f"{type(loader).__name__} has its own way of iterating"
     if data.get_worker_info() is not None:
-        return "it is read in a worker"
+        return "it is read inside a worker"
     if loader.num_workers and loader.worker_init_fn is not None:
-        return "its workers are set up by a worker_init_fn, which would not run"
+        return "its worker_init_fn would not run"
     return None
 
 
 def _place() -> tuple[str, int]:
-    """The line that iterates, outside torch and hotlap."""
+    """Return the file and line that iterate, outside torch and hotlap."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
         __name__.partition(".")[0],

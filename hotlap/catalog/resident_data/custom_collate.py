@@ -1,9 +1,9 @@
-"""A dataset whose collate_fn is the program's own: it numbers samples, or joins lists of labels of different lengths.
+"""Stores datasets with a custom collate_fn, such as one that numbers samples or joins label lists of unequal length.
 
 The large tensors of the samples are kept as rows. For each batch the collate_fn is called with the small parts of the
-samples and with stand-ins for the large tensors, which have a shape and no values. All it may do with stand-ins is to
-stack those of one part, in their order: then rows are gathered in place of what came out. Whatever else it does with
-one is noted, also where it catches what that raises, and the batch is fetched as the program does.
+samples and with stand-ins for the large tensors, which have a shape but no values. It may only stack the stand-ins of
+one leaf, in order; gathered rows then replace the result. Any other use of a stand-in is noticed, even if the
+collate_fn catches the error it raises, and the batch is fetched the program's own way.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hotlap.loading.pure import Unfit, pure, pure_collate, visit
 from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.patch.signals import raised_by_signal
 
-LARGE = 4096  # bytes: less is not worth a stand-in
-SHARING = "its batches may share memory with the dataset, which the program could write into"
+LARGE = 4096  # bytes: smaller tensors are not worth a stand-in
+SHARING = "its batches may share memory with the dataset, so the program could write into it"
 PLAIN = (int, float, bool, complex, str, bytes, type(None))  # cannot be written into
 
 
 def stored(torch: Any, dataset: Any, collate: Any) -> Store:
-    """Raises Unfit where the dataset cannot be kept in either way."""
+    """Return an empty store for the dataset. Raises Unfit if neither kind of store can hold it."""
     known = pure(dataset)
     if is_default(torch, collate):
         return Store(torch, dataset, collate, known)
@@ -36,7 +36,7 @@ def stored(torch: Any, dataset: Any, collate: Any) -> Store:
 
 
 def is_default(torch: Any, collate: Any) -> bool:
-    """Torch's own, to which the program has added nothing."""
+    """Return whether this is torch's default_collate, with nothing added by the program."""
     module = torch.utils.data._utils.collate
     known = module.default_collate_fn_map.values()
     own = all(
@@ -56,28 +56,32 @@ class RaggedStore(Store):
 
     def _prepared(self, samples: list[Any]) -> list[Any]:
         torch = self.torch
-        several = [take_apart(torch, sample, None) for sample in samples]
-        self._sample_layout, leaves = several[0]
-        alike = all(layout == self._sample_layout and len(these) == len(leaves) for layout, these in several)
+        taken_apart = [take_apart(torch, sample, None) for sample in samples]
+        self._sample_layout, leaves = taken_apart[0]
+        alike = all(
+            layout == self._sample_layout and len(sample_leaves) == len(leaves) for layout, sample_leaves in taken_apart
+        )
         self._large = [
             number
             for number, leaf in enumerate(leaves)
-            if alike and _is_large(torch, leaf) and all(_form(these[number]) == _form(leaf) for _, these in several)
+            if alike
+            and _is_large(torch, leaf)
+            and all(_form(sample_leaves[number]) == _form(leaf) for _, sample_leaves in taken_apart)
         ]
         if not self._large:
-            raise Unfit("its collate_fn is the program's own, and its samples have no large tensors of one shape")
+            raise Unfit("its collate_fn is custom, and its samples have no large tensors of one shape")
         self._forms = [_form(leaves[number]) for number in self._large]
         self._small: dict[int, list[Any]] = {}
-        stacks = [torch.stack([these[number] for _, these in several]) for number in self._large]
+        stacks = [torch.stack([sample_leaves[number] for _, sample_leaves in taken_apart]) for number in self._large]
         ours = self._built(self._parts_of(samples), [stack.clone() for stack in stacks], pin=False)
         if not same(torch, ours, self._collated(samples)):
-            raise Unfit("its collate_fn makes another batch of samples than of what stands for them")
+            raise Unfit("its collate_fn makes a different batch from stand-ins than from the samples themselves")
         return stacks
 
-    layout = Layout()  # of a batch it changes with the labels, and is known when one is built
+    layout = Layout()  # unused: the layout changes with the labels and is known only when a batch is built
 
     def _besides(self, samples: list[Any]) -> int:
-        """Of the largest of these samples: labels differ in length."""
+        """Return the bytes of small parts in the largest of these samples: labels differ in length."""
         return max(sum(map(_size, parts)) for parts in self._parts_of(samples))
 
     def _empty_rows(self, leaves: list[Any]) -> list[Rows]:
@@ -86,7 +90,7 @@ class RaggedStore(Store):
     # Samples
 
     def _parts_of(self, samples: list[Any]) -> list[list[Any]]:
-        """The small parts of each sample, in copies, with nothing where the large ones are."""
+        """Return copies of the small parts of each sample, with None in place of the large ones."""
         return [self._parts(sample) for sample in samples]
 
     def _parts(self, sample: Any) -> list[Any]:
@@ -96,7 +100,7 @@ class RaggedStore(Store):
         return [None if number in self._large else self._copied(leaf) for number, leaf in enumerate(leaves)]
 
     def _copied(self, leaf: Any) -> Any:
-        """The program may write into what it is given."""
+        """Return a copy, since the program may write into what it is given."""
         kind = type(leaf)
         if kind in PLAIN:
             return leaf
@@ -107,14 +111,14 @@ class RaggedStore(Store):
         raise Unfit(f"its items hold a {kind.__name__}")
 
     def put(self, rows: Any, batch: Any) -> None:
-        """All that is kept was taken from the samples."""
+        """Do nothing: everything to keep was already taken from the samples."""
 
     def _examine(self, rows: Any, samples: list[Any]) -> None:
         small = self._parts_of(samples)
-        several = [take_apart(self.torch, sample, None)[1] for sample in samples]
+        leaves_of_samples = [take_apart(self.torch, sample, None)[1] for sample in samples]
         with self.torch.inference_mode(False):
-            for kept, number in zip(self.rows, self._large, strict=True):
-                kept.put(rows, self.torch.stack([leaves[number] for leaves in several]))
+            for leaf_rows, number in zip(self.rows, self._large, strict=True):
+                leaf_rows.put(rows, self.torch.stack([leaves[number] for leaves in leaves_of_samples]))
         self._note(rows, small)
 
     def _note(self, rows: Any, small: list[list[Any]]) -> None:
@@ -122,13 +126,13 @@ class RaggedStore(Store):
         self._left -= len(rows[~self._have[rows]].unique())
         self._have[rows] = True
 
-    # Batches that the program's workers make: with the small parts of their samples, which a batch does not show
+    # Batches made by the program's workers, sent with the small parts of their samples, which a batch does not show
 
     def collate_in_workers(self) -> Any:
         return self._collate_with_parts
 
     def _collate_with_parts(self, samples: list[Any]) -> tuple[Any, Any]:
-        """In a worker, which was forked from this process."""
+        """Runs in a worker, which was forked from this process."""
         try:
             parts = self._parts_of(samples)
         except Unfit:
@@ -143,13 +147,13 @@ class RaggedStore(Store):
         _, leaves = take_apart(self.torch, batch, None)
         every = tuple(range(len(small)))
         with self.torch.inference_mode(False):
-            for kept, number in zip(self.rows, self._large, strict=True):
+            for leaf_rows, number in zip(self.rows, self._large, strict=True):
                 stacks = [
                     leaf for place, leaf in zip(places, leaves, strict=True) if self._stands(place, number, every)
                 ]
                 if not stacks:
                     raise Unfit("its collate_fn does not stack the large tensors of its samples")
-                kept.put(rows, stacks[0])
+                leaf_rows.put(rows, stacks[0])
         self._note(rows, small)
 
     def _stands(self, place: Any, number: int, rows: tuple[int, ...]) -> bool:
@@ -163,50 +167,50 @@ class RaggedStore(Store):
     # Batches
 
     def built(self, leaves: list[Any], wanted: BatchIndices, pin: bool) -> Any:
-        small = [[self._copied(part) for part in self._small[row]] for row in wanted.indices.tolist()]
+        small = [[self._copied(leaf) for leaf in self._small[row]] for row in wanted.indices.tolist()]
         return self._built(small, leaves, pin)
 
     def _built(self, small: list[list[Any]], stacks: list[Any], pin: bool) -> Any:
-        layout, parts = take_apart(self.torch, self._outline(small), None)
+        layout, leaves = take_apart(self.torch, self._outline(small), None)
         rows = tuple(range(len(small)))
-        left = dict(enumerate(stacks))  # a part that is stacked twice is two tensors
-        made: dict[int, Any] = {}  # what is in the batch twice is one
-        for part in parts:
-            if id(part) not in made:
-                made[id(part)] = self._filled(part, stacks, left, rows, pin)
-        found = [made[id(part)] for part in parts]
+        left = dict(enumerate(stacks))  # a leaf that is stacked twice becomes two tensors
+        made: dict[int, Any] = {}  # an object that is in the batch twice stays one object
+        for leaf in leaves:
+            if id(leaf) not in made:
+                made[id(leaf)] = self._filled(leaf, stacks, left, rows, pin)
+        found = [made[id(leaf)] for leaf in leaves]
         return (layout.as_pinned() if pin else layout).build(iter(found))
 
-    def _filled(self, part: Any, stacks: list[Any], left: dict[int, Any], rows: tuple[int, ...], pin: bool) -> Any:
-        if isinstance(part, stand_in_class(self.torch)):
-            if part.rows != rows or not part.is_stack:
+    def _filled(self, leaf: Any, stacks: list[Any], left: dict[int, Any], rows: tuple[int, ...], pin: bool) -> Any:
+        if isinstance(leaf, stand_in_class(self.torch)):
+            if leaf.rows != rows or not leaf.is_stack:
                 raise Unfit("its collate_fn does not stack the large tensors of its samples")
-            number = self._large.index(part.leaf)
+            number = self._large.index(leaf.leaf)
             return left.pop(number) if number in left else stacks[number].clone()
-        if type(part) not in (*PLAIN, self.torch.Tensor) and type(part).__module__ != "numpy":
-            raise Unfit(f"a batch holds a {type(part).__name__}")
-        return part.pin_memory() if pin and isinstance(part, self.torch.Tensor) else part
+        if type(leaf) not in (*PLAIN, self.torch.Tensor) and type(leaf).__module__ != "numpy":
+            raise Unfit(f"a batch holds a {type(leaf).__name__}")
+        return leaf.pin_memory() if pin and isinstance(leaf, self.torch.Tensor) else leaf
 
     def _outline(self, small: list[list[Any]]) -> Any:
-        """What the collate_fn makes of the small parts and of stand-ins."""
+        """Return what the collate_fn makes of the small parts and stand-ins."""
         make, forms = stand_in_class(self.torch).make, dict(zip(self._large, self._forms, strict=True))
         samples = [
             self._sample_layout.build(
-                make(forms[number], number, row) if number in forms else part for number, part in enumerate(parts)
+                make(forms[number], number, row) if number in forms else leaf for number, leaf in enumerate(leaves)
             )
-            for row, parts in enumerate(small)
+            for row, leaves in enumerate(small)
         ]
-        standing = stand_in_class(self.torch)
-        standing.touched = None
+        stand_in = stand_in_class(self.torch)
+        stand_in.touched = None
         try:
-            made = self.collate(samples)
+            batch = self.collate(samples)
         except (Exception, StandInRead) as error:
             if raised_by_signal(error):
                 raise
-            raise Unfit(f"its collate_fn does more with large tensors than to stack them ({error})") from error
-        if standing.touched is not None:
-            raise Unfit(f"its collate_fn does more with large tensors than to stack them ({standing.touched})")
-        return made
+            raise Unfit(f"its collate_fn does more with large tensors than stack them ({error})") from error
+        if stand_in.touched is not None:
+            raise Unfit(f"its collate_fn does more with large tensors than stack them ({stand_in.touched})")
+        return batch
 
     # Checking
 
@@ -218,15 +222,15 @@ class RaggedStore(Store):
 
 
 class StandInRead(BaseException):
-    """The collate_fn wants to know what a stand-in does not. It passes the program's own `except Exception`."""
+    """The collate_fn read something that a stand-in does not have. Not caught by the program's `except Exception`."""
 
 
 _classes: dict[Any, Any] = {}
-TOLD = frozenset("shape dtype ndim size dim numel nelement element_size stride is_contiguous __len__".split())
+ANSWERED = frozenset("shape dtype ndim size dim numel nelement element_size stride is_contiguous __len__".split())
 
 
 def stand_in_class(torch: Any) -> Any:
-    """Made once torch is there: the catalogue is read without it."""
+    """Return the stand-in class, created lazily: the catalogue is read without torch."""
     if torch not in _classes:
         _classes[torch] = _stand_in_class(torch)
     return _classes[torch]
@@ -234,12 +238,12 @@ def stand_in_class(torch: Any) -> Any:
 
 def _stand_in_class(torch: Any) -> Any:
     class StandIn(torch.Tensor):  # type: ignore[misc]
-        """A large tensor of one sample, or a stack of them."""
+        """Stands in for a large tensor of one sample, or a stack of them."""
 
         leaf: int
         rows: tuple[int, ...]
         is_stack: bool
-        touched: str | None = None  # of the class: what was last wanted of one of them
+        touched: str | None = None  # on the class: what was last requested of any stand-in
 
         @staticmethod
         def make(form: Any, leaf: int, row: int) -> Any:
@@ -255,7 +259,7 @@ def _stand_in_class(torch: Any) -> Any:
                 name = getattr(func.__self__, "__name__", "")
             if func is torch.stack:
                 return cls._stacked(*args, **(kwargs or {}))
-            if name not in TOLD:
+            if name not in ANSWERED:
                 raise cls._touched(f"it calls {name}")
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
@@ -267,26 +271,26 @@ def _stand_in_class(torch: Any) -> Any:
 
         @classmethod
         def _stacked(cls, tensors: Any, dim: int = 0, *, out: Any = None) -> Any:
-            several = list(tensors)
-            if (what := _why_not_stacked(cls, several, dim, out)) is not None:
+            samples = list(tensors)
+            if (what := _why_not_stacked(cls, samples, dim, out)) is not None:
                 raise cls._touched(what)
-            first = several[0]
+            first = samples[0]
             with torch._C.DisableTorchFunctionSubclass():
-                plain = torch.empty((len(several), *first.shape), dtype=first.dtype, device="meta").as_subclass(cls)
+                plain = torch.empty((len(samples), *first.shape), dtype=first.dtype, device="meta").as_subclass(cls)
             plain.leaf, plain.is_stack = first.leaf, True
-            plain.rows = tuple(row for tensor in several for row in tensor.rows)
+            plain.rows = tuple(row for tensor in samples for row in tensor.rows)
             return plain
 
     StandIn.__name__ = StandIn.__qualname__ = "Tensor"
     return StandIn
 
 
-def _why_not_stacked(kind: Any, several: list[Any], dim: int, out: Any) -> str | None:
+def _why_not_stacked(kind: Any, tensors: list[Any], dim: int, out: Any) -> str | None:
     if out is not None:
-        return "it stacks them into memory of its own"
-    if dim != 0 or any(type(tensor) is not kind or tensor.is_stack for tensor in several):
-        return "it stacks them with others"
-    return "it stacks different parts of samples" if len({tensor.leaf for tensor in several}) != 1 else None
+        return "it stacks them into its own memory"
+    if dim != 0 or any(type(tensor) is not kind or tensor.is_stack for tensor in tensors):
+        return "it stacks them with other tensors"
+    return "it stacks different parts of samples" if len({tensor.leaf for tensor in tensors}) != 1 else None
 
 
 def _is_large(torch: Any, leaf: Any) -> bool:
@@ -295,8 +299,8 @@ def _is_large(torch: Any, leaf: Any) -> bool:
     return bool(leaf.device.type == "cpu" and leaf.numel() * leaf.element_size() >= LARGE)
 
 
-def _size(part: Any) -> int:
-    return int(getattr(part, "nbytes", 0)) or sys.getsizeof(part)
+def _size(leaf: Any) -> int:
+    return int(getattr(leaf, "nbytes", 0)) or sys.getsizeof(leaf)
 
 
 def _form(leaf: Any) -> Any:

@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """A map-style dataset could at most save the wait for data and the copies to the device."""
+    """Expect at most the wait for data and the copies to the device, if a map-style dataset is loaded."""
     share = seen.shares.get(DATA, 0.0) + seen.shares.get(COPY, 0.0)
     names = dataset_names(seen)
     if not names or share <= 0:

@@ -1,8 +1,8 @@
-"""Which leaves of a batch could come on the device at once: those the program moves there and does not use besides.
+"""Finds the leaves of a batch that could be on the device from the start: those only ever moved there.
 
 The first batches are handed out as tensors that notice what is done to them. They are tensors in every other respect:
-each operation runs as it would, and what comes of it is a plain tensor. A leaf is moved for good only when, in all of
-these batches, it was copied to the same device exactly once, nothing else read its values, and nobody kept it.
+each operation runs as usual, and its result is a plain tensor. A leaf is moved for good only if, in all of these
+batches, it was copied to the same device exactly once, nothing else read its values, and nobody kept it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 WATCHED = 2  # batches
-SETTLED = 5  # batches asked for, then the watched ones must be gone: frameworks fetch ahead
+SETTLED = 5  # batches requested, by when the watched ones must be freed: frameworks fetch ahead
 DEVICES = frozenset({"cuda"})
 SAME_ANYWHERE = frozenset(
     "shape ndim dtype layout requires_grad is_leaf size dim numel nelement element_size stride is_contiguous "
     "__len__ is_floating_point is_complex is_sparse is_nested is_quantized".split()
 )
-MADE_PLAIN = frozenset({"__reduce_ex__", "__deepcopy__"})  # what is saved or copied must be a plain tensor
+MADE_PLAIN = frozenset({"__reduce_ex__", "__deepcopy__"})  # a saved or copied tensor must be a plain one
 
 
 class Notes:
@@ -46,7 +46,7 @@ class Notes:
 
 
 def _target(name: str, arguments: tuple[Any, ...], outcome: Any) -> torch.device | None:
-    """Where a call copied the watched tensor, if that is what it did."""
+    """Return the device that a call copied the watched tensor to, if it did."""
     if name in ("to", "cuda"):
         return outcome.device if isinstance(outcome, torch.Tensor) else None
     if name == "copy_" and not isinstance(arguments[0], WatchedTensor):
@@ -70,7 +70,7 @@ class WatchedTensor(torch.Tensor):
         return outcome
 
 
-# As it is printed: torch writes the name of a subclass where it writes "tensor" for its own.
+# For printing: torch writes the name of a subclass where it writes "tensor" for its own.
 WatchedTensor.__name__ = WatchedTensor.__qualname__ = "tensor"
 WatchedTensor.__module__ = "torch"
 
@@ -80,27 +80,27 @@ def _name(func: Any) -> str:
     return getattr(func.__self__, "__name__", name) if name in ("__get__", "__set__") else name
 
 
-def _watched_in(part: Any, depth: int = 0) -> Iterator[WatchedTensor]:
-    if isinstance(part, WatchedTensor):
-        yield part
-    elif isinstance(part, list | tuple | dict) and depth < 4:
-        for value in part.values() if isinstance(part, dict) else part:
-            yield from _watched_in(value, depth + 1)
+def _watched_in(container: Any, depth: int = 0) -> Iterator[WatchedTensor]:
+    if isinstance(container, WatchedTensor):
+        yield container
+    elif isinstance(container, list | tuple | dict) and depth < 4:
+        for element in container.values() if isinstance(container, dict) else container:
+            yield from _watched_in(element, depth + 1)
 
 
 class DeviceLeaves:
-    """Of one use of a loader."""
+    """Learns from the first batches of a loader which leaves the program moves to a device."""
 
     def __init__(self, devices: frozenset[str] = DEVICES) -> None:
         self._devices = devices
         self._asked = 0
         self._notes: list[list[Notes | None]] = []
         self.settled = False
-        self.devices: dict[int, torch.device] = {}  # leaf → where it goes
-        self.waiting: dict[int, torch.device] = {}  # the same, once all that goes there is at hand
+        self.devices: dict[int, torch.device] = {}  # leaf → target device
+        self.waiting: dict[int, torch.device] = {}  # the same, until every item is cached and can be copied
 
     def asked(self) -> bool:
-        """A batch is asked for. Whether that settled it."""
+        """Count a requested batch; return whether this one settled which leaves move."""
         if self.settled:
             return False
         self._asked += 1
@@ -112,13 +112,13 @@ class DeviceLeaves:
         return True
 
     def watch(self, leaves: list[Any]) -> list[Any]:
-        """The leaves, those on the host as tensors that notice."""
+        """Return the leaves, with those on the host as watched tensors."""
         if self.settled or len(self._notes) >= WATCHED:
             return leaves
         notes: list[Notes | None] = []
-        handed = [self._watched(leaf, notes) for leaf in leaves]
+        watched = [self._watched(leaf, notes) for leaf in leaves]
         self._notes.append(notes)
-        return handed
+        return watched
 
     def _watched(self, leaf: Any, notes: list[Notes | None]) -> Any:
         if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.requires_grad:

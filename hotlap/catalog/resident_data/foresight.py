@@ -1,10 +1,10 @@
-"""The next epoch's shuffled order, made while this epoch trains.
+"""Computes the next epoch's shuffled order while this epoch trains.
 
 A permutation of a million rows takes tens of milliseconds, during which nothing trains. Torch seeds it from the global
 stream when the epoch begins; what a program draws from that stream between two epochs is mostly the same each time (a
-base seed for each loader). So the seed is foretold from where the stream is now, and the order made in a thread; before
-it is known how much is drawn, for several guesses. An order is used only if the seed then drawn is the one that was
-foretold: never another order, and nothing is drawn.
+base seed for each loader). So the seed is predicted from the current state of the stream, and a thread computes the
+order; until the number of draws is known, it does so for several guesses. An order is used only if the seed drawn later
+is the predicted one, so the order never differs, and predicting draws nothing from the stream.
 """
 
 from __future__ import annotations
@@ -15,30 +15,32 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-LONG = 100_000  # rows; fewer are permuted faster than a thread starts
+LONG = 100_000  # rows; fewer are permuted in less time than a thread takes to start
 MOST_DRAWS = 16  # between two epochs
-GUESSES = (3, 2, 1, 4)  # draws, until two epochs have the same: what a training with and without a validation takes
-REMEMBERED = 3  # numbers of draws: the first epoch often has one of its own
-AT_MOST = 8_000_000  # rows of all orders that are made at a time, 64 MB; a single one may have more
+GUESSES = (3, 2, 1, 4)  # draws, until two epochs agree: as in training with and without validation
+REMEMBERED = 3  # draw counts: the first epoch often has a different one
+AT_MOST = 8_000_000  # rows of all orders computed at a time, 64 MB; a single order may have more
 
 
 class Foresight:
     def __init__(self) -> None:
-        self._state: Any = None  # of the global stream, after the seed before
-        self._draws: list[int] = []  # from one epoch's seed to the next, the last one first
-        self._is_steady = False  # the last one twice in a row
-        self._done: _thread.LockType | None = None  # held while orders are made; no thread that the program can see
+        self._state: Any = None  # of the global stream, after the previous seed
+        self._draws: list[int] = []  # from one epoch's seed to the next, newest first
+        self._is_steady = False  # the newest count occurred twice in a row
+        self._done: _thread.LockType | None = (
+            None  # held while orders are computed; the thread is invisible to the program
+        )
         self._is_time = False
         self._orders: dict[int, Any] = {}  # by seed
         self.hits = 0
 
     def order(self, seed: int, length: int) -> Any:
-        """What torch.randperm gives with this seed, which was just drawn."""
+        """Return what torch.randperm gives with this seed, which was just drawn."""
         self._end()
-        foretold, self._orders = self._orders.get(seed), {}
-        is_it = foretold is not None and len(foretold) == length
-        self.hits += is_it
-        order = foretold if is_it else permuted(seed, length)
+        predicted, self._orders = self._orders.get(seed), {}
+        is_right = predicted is not None and len(predicted) == length
+        self.hits += is_right
+        order = predicted if is_right else permuted(seed, length)
         self._begin(seed, length)
         return order
 
@@ -59,7 +61,7 @@ class Foresight:
         done.acquire()
         try:
             _thread.start_new_thread(self._make, (seeds, length, done))
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # no thread can be started
             return
         self._done = done
 
@@ -73,7 +75,7 @@ class Foresight:
             done.release()
 
     def _end(self) -> None:
-        """What is not made by now is made faster by who wants it."""
+        """Stop the thread: the caller computes an unfinished order faster than it could wait for it."""
         done, self._done = self._done, None
         if done is not None:
             self._is_time = True
@@ -85,7 +87,7 @@ def permuted(seed: int, length: int) -> Any:
 
 
 def _draws(state: Any, seed: int) -> int | None:
-    """How many seeds were drawn since, up to this one; None where something else was drawn too."""
+    """Return how many seeds were drawn since `state`, up to this one; None if something else was drawn too."""
     found = _drawn(state, MOST_DRAWS)
     return found.index(seed) + 1 if seed in found else None
 

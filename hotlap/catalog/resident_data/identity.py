@@ -1,4 +1,4 @@
-"""Which datasets and functions are the same, and of which there are too many."""
+"""Decides which functions are the same, and of which classes a program makes too many datasets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MANY = 6
 
 
 class RepeatedClasses:
-    """Classes of which a program makes one dataset after another: proving each costs more than reading it once."""
+    """Counts datasets per class: if a program keeps making new ones, proving each costs more than reading it once."""
 
     def __init__(self) -> None:
-        self._of: dict[type, tuple[int, int]] = {}  # datasets proven, and those of them read again
+        self._of: dict[type, tuple[int, int]] = {}  # datasets proven, and how many of them were read again
 
     def proven(self, kind: type) -> None:
         made, again = self._of.get(kind, (0, 0))
@@ -29,15 +29,15 @@ class RepeatedClasses:
     def why_not(self, kind: type) -> str | None:
         made, again = self._of.get(kind, (0, 0))
         too_often = made >= MANY and 2 * again < made
-        return f"{made} of its kind were made, and most of them read once" if too_often else None
+        return f"{made} datasets of its class were made, and most were read only once" if too_often else None
 
 
 class Weakly:
-    """A function or object that is not kept alive; None once it is gone, or where it cannot be referenced."""
+    """Refers to a function or object without keeping it alive; None once it is gone or if it has no weak references."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, target: Any) -> None:
         try:
-            self._get: Any = weakref.WeakMethod(thing) if isinstance(thing, MethodType) else weakref.ref(thing)
+            self._get: Any = weakref.WeakMethod(target) if isinstance(target, MethodType) else weakref.ref(target)
         except TypeError:
             self._get = None
 
@@ -45,24 +45,24 @@ class Weakly:
         return None if self._get is None else self._get()
 
 
-def same_function(one: Any, other: Any) -> bool:
-    """Also of a function or object made anew each time in the same way, with the very same values in it."""
-    if one is other:
+def same_function(first: Any, second: Any) -> bool:
+    """Return whether two functions or objects are the same, or were made by the same code with the same values."""
+    if first is second:
         return True
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    if isinstance(one, partial):
-        return same_function(one.func, other.func) and _alike(
-            (one.args, sorted(one.keywords.items())), (other.args, sorted(other.keywords.items()))
+    if isinstance(first, partial):
+        return same_function(first.func, second.func) and _alike(
+            (first.args, sorted(first.keywords.items())), (second.args, sorted(second.keywords.items()))
         )
-    if isinstance(one, MethodType):
-        return one.__func__ is other.__func__ and one.__self__ is other.__self__
-    if isinstance(one, FunctionType):
-        return one.__code__ is other.__code__ and _alike(_inside(one), _inside(other))
-    kind: Any = type(one)
-    if kind.__eq__ is not object.__eq__ or hasattr(kind, "__slots__") or not hasattr(one, "__dict__"):
+    if isinstance(first, MethodType):
+        return first.__func__ is second.__func__ and first.__self__ is second.__self__
+    if isinstance(first, FunctionType):
+        return first.__code__ is second.__code__ and _alike(_inside(first), _inside(second))
+    kind: Any = type(first)
+    if kind.__eq__ is not object.__eq__ or hasattr(kind, "__slots__") or not hasattr(first, "__dict__"):
         return False
-    return _alike(sorted(vars(one).items()), sorted(vars(other).items()))
+    return _alike(sorted(vars(first).items()), sorted(vars(second).items()))
 
 
 def _inside(function: FunctionType) -> tuple[Any, ...]:
@@ -78,14 +78,14 @@ def _content(cell: Any) -> Any:
         return cell
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """The same objects, or equal numbers and texts of one type; 0.0 is not -0.0."""
-    if one is other:
+def _alike(first: Any, second: Any) -> bool:
+    """Return whether these are the same object, or equal numbers or strings of one type; 0.0 is not -0.0."""
+    if first is second:
         return True
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    if type(one) in (tuple, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if type(one) in (int, float, bool, complex, str, bytes):
-        return same_atom(one, other)
-    return isinstance(one, FunctionType | partial | MethodType) and same_function(one, other)
+    if type(first) in (tuple, list):
+        return len(first) == len(second) and all(map(_alike, first, second))
+    if type(first) in (int, float, bool, complex, str, bytes):
+        return same_atom(first, second)
+    return isinstance(first, FunctionType | partial | MethodType) and same_function(first, second)

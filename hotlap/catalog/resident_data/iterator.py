@@ -1,8 +1,8 @@
-"""An iterator over a DataLoader that takes indices exactly as torch's own do, and makes batches another way.
+"""Iterates over a DataLoader, taking indices exactly as torch does but making batches another way.
 
-The sampler, the draw of the base seed, and how far indices are taken ahead of the batches are torch's: with workers
-prefetch_factor × num_workers batches at the start and one more per batch, without workers one per batch. Of the usual
-samplers they are taken as tensors (see drawn.py).
+The sampler, the draw of the base seed, and how far indices are read ahead of the batches are torch's: with workers
+prefetch_factor × num_workers batches at the start and one more per batch, without workers one per batch. Torch's usual
+samplers yield their indices as tensors (see sampled_indices.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Failed = Callable[[Exception], None]
 _pin: Any = pin_memory
 _profiler_enabled: Any = torch._C._autograd._profiler_enabled
 _count_modes: Any = torch._C._len_torch_dispatch_stack
-_usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, which are around our own
+_usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, which wrap our own iterator
 
 
 class Pick(Protocol):
@@ -42,9 +42,9 @@ class Pick(Protocol):
 
 
 class GatheringIterator(_SingleProcessDataLoaderIter):
-    """`before`: the iterator of persistent workers that torch would go on with, which draws no base seed again.
+    """Makes batches from the store; to the program it looks like torch's iterator of a loader without workers.
 
-    To the program it is what torch gives for a loader without workers.
+    `before` is the iterator of persistent workers that torch would reuse, so that no base seed is drawn again.
     """
 
     def __init__(self, loader: Any, pick: Pick, failed: Failed, before: Any = None) -> None:
@@ -67,7 +67,7 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
             self._reset(loader, first_iter=before is None)
 
     def __next__(self) -> Any:
-        """As torch's, but for the mark it leaves in a profile: that takes longer than a batch."""
+        """Return the next batch. Torch's profiler mark takes longer than a batch: skipped if nobody sees it."""
         if _profiler_enabled() or _count_modes() or self._sampler_iter is None or self._asks_program:
             return _usual_next(self)
         batch = self._next_data()
@@ -82,9 +82,9 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
             self._prime(self._ahead_by)
 
     def _draw(self, loader: Any) -> None:
-        """Nothing is drawn before the first index is asked for."""
+        """Prepare the indices of an epoch; nothing is drawn before the first one is requested."""
         own = drawn(loader)
-        if own is not None:  # a program that passes over batches finds what its sampler would give
+        if own is not None:  # a program that skips batches finds what its sampler would give
             self._sampler_iter = (batch.indices.tolist() for batch in own)
         self._drawn: Iterator[Any] = self._sampler_iter if own is None else own
         self._asks_program = own is None and not loader.num_workers
@@ -114,21 +114,21 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
         return self._made(indices, rows)
 
     def _next_of_sampler(self) -> Any:
-        """By torch's own functions: an error of the program's sampler comes through the same frames."""
+        """Use torch's own functions, so that an error in the program's sampler has the same traceback."""
         self._dataset_fetcher, pins, self._pin_memory = (
             _OwnFetcher(self),
             self._pin_memory,
             False,
-        )  # batches are, already
+        )  # our batches are already pinned
         try:
             return super()._next_data()  # type: ignore[no-untyped-call]
         finally:
             self._dataset_fetcher, self._pin_memory = self._plain, pins
 
     def _made(self, indices: list[Any] | None, rows: BatchIndices | None) -> Any:
-        """Indices that are no row numbers, and anything that fails, go the usual way.
+        """Make a batch from the store, or torch's way if the indices are not row numbers or anything failed.
 
-        So does all while the program profiles itself: without workers its own fetching is in the profile.
+        While the program profiles itself without workers, torch's way is used too: its fetching belongs in the profile.
         """
         if rows is not None and self._own_way and (self._num_workers or not (_profiler_enabled() or is_traced())):
             try:
@@ -143,19 +143,19 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
         return self._usually(indices)
 
     def _usually(self, indices: list[Any] | None) -> Any:
-        """By torch's own functions, so that an error of the dataset's comes through the same frames."""
+        """Fetch with torch's own functions, so that an error in the dataset has the same traceback."""
         if self._num_workers or self._asks_program:
             batch = self._plain.fetch(indices)
             return _pin(batch, self._pin_memory_device) if self._pins else batch
         usual: Any = object.__new__(_SingleProcessDataLoaderIter)
         vars(usual).update(vars(self), _sampler_iter=iter((indices,)))
-        vars(usual).pop("_next_data", None)  # another entry's, of this iterator
+        vars(usual).pop("_next_data", None)  # another entry's override on this iterator
         is_marked = _profiler_enabled() or _count_modes()
         return usual._next_data() if is_marked else _usual_next(usual)
 
 
 class _OwnFetcher:
-    """In place of torch's fetcher, for one batch."""
+    """Replaces torch's fetcher for one batch."""
 
     def __init__(self, iterator: GatheringIterator) -> None:
         self._iterator = iterator
@@ -166,7 +166,7 @@ class _OwnFetcher:
 
 
 class GatheringIteratorForWorkers(GatheringIterator):
-    """To the program it is what torch gives for a loader with workers: there are none, which it may ask to end."""
+    """Looks like torch's iterator of a loader with workers, though there are no workers to shut down."""
 
     _workers: tuple[Any, ...] = ()
 
@@ -186,7 +186,7 @@ for _kind, _usual in (
 
 
 class BatchObserver(Protocol):
-    """What keeps the batches that workers make."""
+    """Receives the batches that workers make."""
 
     def collate_in_workers(self) -> Any: ...
 
@@ -195,12 +195,12 @@ class BatchObserver(Protocol):
     def batch_of(self, made: Any) -> Any: ...
 
     def on_waited(self, seconds: float) -> None:
-        """For a batch that is then kept."""
+        """Account for time spent waiting for a batch that is then kept."""
         ...
 
 
 class RecordingIterator(_MultiProcessingDataLoaderIter):
-    """Torch's own iterator over its workers; each batch is shown, with its indices, before it is handed out."""
+    """Torch's own iterator over workers; passes each batch, with its indices, to the store before handing it out."""
 
     def __init__(self, loader: Any, store: BatchObserver, failed: Failed) -> None:
         self._under_way: deque[Any] = deque()
@@ -212,7 +212,7 @@ class RecordingIterator(_MultiProcessingDataLoaderIter):
 
     @property
     def _collate_fn(self) -> Any:
-        """Read by torch when it starts the workers."""
+        """The collate_fn that torch reads when it starts the workers."""
         return self._store.collate_in_workers()
 
     @_collate_fn.setter
@@ -244,20 +244,20 @@ class RecordingIterator(_MultiProcessingDataLoaderIter):
 
 
 def made_by_torch(loader: Any, make: Callable[[], Any]) -> Any:
-    """What torch does where it makes an iterator, such as to warn of too many workers, with ours made in its place."""
+    """Run torch's code for making an iterator, with its warnings about too many workers, but make ours instead."""
     usual = unwrap(torch.utils.data.DataLoader._get_iterator)
     names = usual.__globals__
     names.setdefault("__warningregistry__", {})
-    making = dict.fromkeys(("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"), lambda _: make())
-    return FunctionType(usual.__code__, {**names, **making})(loader)
+    replacements = dict.fromkeys(("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"), lambda _: make())
+    return FunctionType(usual.__code__, {**names, **replacements})(loader)
 
 
 class _Begun(Exception):
-    """All that an iterator over workers does before it starts them was done."""
+    """Raised once an iterator over workers has done everything that comes before starting them."""
 
 
 def _begin(iterator: GatheringIterator, loader: Any) -> None:
-    """As the class does that torch would have made: what it warns of is told with the place."""
+    """Initialise as the class that torch would have used, so that its warnings point at the right line."""
     usual = unwrap(_MultiProcessingDataLoaderIter.__init__)
     if loader.num_workers and usual.__code__.co_freevars == ("__class__",):
         begin = FunctionType(usual.__code__, usual.__globals__, closure=(CellType(_SingleProcessDataLoaderIter),))
@@ -270,7 +270,7 @@ def _begin(iterator: GatheringIterator, loader: Any) -> None:
 
 
 class _LoaderBeforeWorkers:
-    """A loader that is read until it says how many batches its workers are to be ahead."""
+    """A loader whose prefetch_factor stops torch's constructor just before it starts workers."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -284,7 +284,7 @@ class _LoaderBeforeWorkers:
 
 
 class _LoaderWithoutSampling:
-    """A loader whose sampler and generator are left alone, and of which nothing is said again."""
+    """A loader whose sampler and generator are not used, and for which torch repeats no warning."""
 
     pin_memory = False
 
@@ -307,14 +307,14 @@ def wanted(indices: Any, total: int) -> BatchIndices | None:
 
 
 def as_indices(indices: Any, total: int) -> Any:
-    """As a tensor; None when they are no row numbers, such as pairs of index and size, or counted from the end, or are
-    numbers of another kind, of which a dataset may make something else.
+    """Return the indices as a tensor, or None unless all are row numbers of type int: not pairs of index and size, not
+    negative, and not of another number type, which a dataset may treat differently.
     """
     if set(map(type, indices)) != {int}:
         return None
     try:
         rows = torch.frombuffer(array("q", indices), dtype=torch.int64)
-    except (TypeError, ValueError, OverflowError):  # ValueError: there are none
+    except (TypeError, ValueError, OverflowError):  # ValueError: the list is empty
         return None
     low, high = torch.aminmax(rows)
     return rows if int(low) >= 0 and int(high) < total else None

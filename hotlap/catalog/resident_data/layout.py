@@ -1,4 +1,4 @@
-"""A batch taken apart into its tensors and put together again, containers and all."""
+"""Takes a batch apart into its tensors and puts it together again, containers and all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hotlap.loading.pure import Unfit
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the leaves of a batch stand. A leaf is a tensor, or a list or tuple of as many strings as samples."""
+    """The containers around a batch's leaves. A leaf is a tensor, or a list or tuple with one string per sample."""
 
     made: type | None = None  # the container; None for a leaf
     keys: tuple[Any, ...] | None = None
@@ -28,7 +28,7 @@ class Layout:
         return self.made(*parts) if hasattr(self.made, "_fields") else self.made(parts)
 
     def as_pinned(self) -> Layout:
-        """What pinning makes of the containers: torch turns a tuple into a list."""
+        """Return the layout after pinning: torch turns a tuple into a list."""
         made = list if self.made is tuple else self.made
         return Layout(made, self.keys, tuple(part.as_pinned() for part in self.parts))
 
@@ -37,35 +37,37 @@ LEAF = Layout()
 
 
 def take_apart(torch: Any, batch: Any, rows: int | None) -> tuple[Layout, list[Any]]:
-    """With `rows` every leaf must have one row per sample; without, whatever is no container is a leaf."""
+    """Return the layout and leaves of a batch. With `rows`, every leaf must have that many rows; without, anything that
+    is not a container is a leaf.
+    """
     leaves: list[Any] = []
     return _take_apart(torch, batch, rows, leaves), leaves
 
 
-def _take_apart(torch: Any, part: Any, rows: int | None, leaves: list[Any]) -> Layout:
-    kind = type(part)
-    if rows is not None and _is_leaf(torch, part, rows):
-        leaves.append(part)
+def _take_apart(torch: Any, value: Any, rows: int | None, leaves: list[Any]) -> Layout:
+    kind = type(value)
+    if rows is not None and _is_leaf(torch, value, rows):
+        leaves.append(value)
         return LEAF
     if kind in (dict, OrderedDict):
-        parts = tuple(_take_apart(torch, value, rows, leaves) for value in part.values())
-        return Layout(kind, tuple(part), parts)
-    if kind in (list, tuple) or (isinstance(part, tuple) and hasattr(part, "_fields")):
-        return Layout(kind, None, tuple(_take_apart(torch, value, rows, leaves) for value in part))
+        parts = tuple(_take_apart(torch, child, rows, leaves) for child in value.values())
+        return Layout(kind, tuple(value), parts)
+    if kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return Layout(kind, None, tuple(_take_apart(torch, child, rows, leaves) for child in value))
     if rows is not None:
         raise NotStacked(f"a batch holds a {kind.__name__}")
-    leaves.append(part)
+    leaves.append(value)
     return LEAF
 
 
-def _is_leaf(torch: Any, part: Any, rows: int) -> bool:
-    kind = type(part)
+def _is_leaf(torch: Any, value: Any, rows: int) -> bool:
+    kind = type(value)
     if kind in (list, tuple):
-        return len(part) == rows and all(isinstance(text, str | bytes) for text in part)
+        return len(value) == rows and all(isinstance(text, str | bytes) for text in value)
     if kind is not torch.Tensor:
         return False
-    if part.layout != torch.strided or part.is_quantized or part.requires_grad:
+    if value.layout != torch.strided or value.is_quantized or value.requires_grad:
         raise Unfit("a batch holds a tensor that is sparse, quantized or requires a gradient")
-    if part.dim() == 0 or part.shape[0] != rows:
-        raise NotStacked(f"a batch of {rows} samples holds a tensor of shape {tuple(part.shape)}")
+    if value.dim() == 0 or value.shape[0] != rows:
+        raise NotStacked(f"a batch of {rows} samples holds a tensor of shape {tuple(value.shape)}")
     return True

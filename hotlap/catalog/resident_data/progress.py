@@ -1,4 +1,4 @@
-"""How far the fetching of a dataset is."""
+"""Reports the progress of fetching a dataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds
 
 
 class Progress:
-    """A line on stderr now and then, when it takes long."""
+    """Prints a line to stderr now and then if fetching takes long."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name, self._total, self._done = name, total, 0

@@ -1,4 +1,4 @@
-"""The rows of one leaf, for all samples: picked by index, which is a batch."""
+"""Stores one leaf of all samples as rows; a batch is a selection of rows by index."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from hotlap.loading.pure import Unfit
 
 AT_A_TIME = 16  # batches gathered by one call …
-MOST_BYTES = 8 << 20  # … and no more than this: a batch that is kept keeps the others' memory
-MOST_ON_HOST = 16 << 10  # bytes of a batch: it is copied out, and of a larger one that takes longer than its gather
-ALIGNED = 128  # bytes: kernels are chosen by alignment, and a batch of its own is aligned
+MOST_BYTES = 8 << 20  # … but no more than this: a batch kept by the program keeps the others' memory alive
+MOST_ON_HOST = 16 << 10  # bytes of a batch: a larger one takes longer to copy out than to gather
+ALIGNED = 128  # bytes: kernels are chosen by alignment, and a separately allocated batch is aligned
 
 
 class BatchIndices:
-    """The indices of one batch; on a device they are copied there once, from pinned memory, without a wait."""
+    """The indices of one batch, copied to a device once, from pinned memory, without waiting."""
 
     __slots__ = ("_indices", "length", "order", "start")
 
     def __init__(self, indices: Any, order: Order | None = None, start: int = 0, length: int = 0) -> None:
-        """Without `indices` they are `length` ones of the order, cut out only when they are asked for."""
+        """Without `indices`, they are the `length` indices from `start` in `order`, cut when needed."""
         self._indices, self.order, self.start = indices, order, start
         self.length = length if indices is None else len(indices)
 
@@ -38,7 +38,7 @@ class BatchIndices:
 
 
 class Order:
-    """All indices of an epoch, one batch after the other."""
+    """All indices of an epoch, batch after batch."""
 
     def __init__(self, indices: Any) -> None:
         self.indices = indices
@@ -49,20 +49,20 @@ class Order:
         if device.type == "cpu":
             return self.indices
         if device not in self._elsewhere:
-            # Not by way of pinned memory: once an epoch, its allocation takes longer than what it would save, and
-            # programs that empty caches free it again. The host goes on as soon as the indices are read.
+            # Not through pinned memory: once per epoch, allocating it takes longer than it would save, and programs
+            # that empty caches free it again. The host continues as soon as the indices are read.
             self._elsewhere[device] = self.indices.to(device, non_blocking=True)
         return self._elsewhere[device]
 
 
 def to_device(tensor: Any, device: Any) -> Any:
     pinned = tensor if device.type != "cuda" or tensor.is_pinned() else tensor.pin_memory()
-    return pinned.to(device, non_blocking=True)  # the host allocator keeps the pinned block until the copy ended
+    return pinned.to(device, non_blocking=True)  # the host allocator keeps the pinned block until the copy has ended
 
 
 class TensorRows:
     def __init__(self, torch: Any, like: Any, total: int, base: Any = None) -> None:
-        """`like` is this leaf of a batch; `base` holds all rows already, else they are put in one by one."""
+        """`like` is this leaf in some batch; `base`, if given, already holds all rows."""
         self._order = _tail_order(like)
         self._plain = self._order == tuple(range(1, like.dim()))
         self._back = (0, *(1 + self._order.index(dim) for dim in range(1, like.dim())))
@@ -70,7 +70,7 @@ class TensorRows:
         self._row_bytes = self.row_bytes(like)
         shape = (total, *(like.shape[dim] for dim in self._order))
         self.base = torch.empty(shape, dtype=like.dtype, device=like.device) if base is None else base
-        self._own = base is None  # else the program may write into it, through an array that no version tells of
+        self._own = base is None  # else the program may write into it through an array, which no version counter shows
         self._copies: dict[Any, Any] = {}  # device → the same rows there
         self._copied_at: dict[Any, int] = {}  # device → the version of `base` then
 
@@ -79,7 +79,7 @@ class TensorRows:
         return int(like[0].numel() * like.element_size())
 
     def own(self) -> None:
-        """From now on a copy, also where others write into what it was read from."""
+        """Copy the rows, so that writes to the tensor they were read from no longer matter."""
         now = self.base._version
         self.base, self._own = self.base.clone(), True
         self._copies = {device: copy for device, copy in self._copies.items() if self._copied_at[device] == now}
@@ -87,7 +87,7 @@ class TensorRows:
 
     def put(self, rows: Any, leaf: Any) -> None:
         if leaf.dtype != self._dtype or leaf.shape[1:] != self._tail:
-            raise Unfit(f"batches differ: {leaf.dtype} {list(leaf.shape[1:])}, {self._dtype} {list(self._tail)}")
+            raise Unfit(f"batches differ: {leaf.dtype} {list(leaf.shape[1:])} and {self._dtype} {list(self._tail)}")
         laid = leaf if self._plain else leaf.permute(0, *self._order)
         self.base.index_copy_(0, rows.to(self.base.device), laid)
 
@@ -99,14 +99,14 @@ class TensorRows:
         if picked is None:
             picked = base.index_select(0, wanted.on(base.device))
             picked = picked.pin_memory() if pin else picked
-        return picked if self._plain else picked.permute(self._back).data  # to the program it is no view
+        return picked if self._plain else picked.permute(self._back).data  # to the program it is not a view
 
     def _from_ahead(self, key: tuple[int, Any, bool], base: Any, order: Order, start: int, length: int) -> Any:
-        """Several batches by one gather, handed out one by one: a slice costs a fraction of a gather.
+        """Gather several batches at once and hand them out one by one: a slice costs a fraction of a gather.
 
-        `.data` gives each a version counter of its own, so that writing into one does not mark the others as written.
-        On the host each is a copy: saved to a file, a slice would bring the others with it. Rows written since then are
-        gathered anew.
+        `.data` gives each batch its own version counter, so that writing into one does not mark the others as written.
+        On the host each batch is a copy: saving a slice to a file would save the others with it. If rows were written
+        since, they are gathered again.
         """
         now = self.base._version
         first, size, version, batches = order.ahead.get(key, (0, 1, now, ()))
@@ -121,7 +121,7 @@ class TensorRows:
         return batches[at].data if key[2] or not base.is_cpu else batches[at].clone()
 
     def _gathered(self, base: Any, order: Order, start: int, length: int, pin: bool) -> Any:
-        """Some batches from `start` on; the last one of an epoch may be smaller."""
+        """Return some batches from `start` on, or None if that does not pay; an epoch's last one may be smaller."""
         batch_bytes = length * self._row_bytes
         count = min(AT_A_TIME, MOST_BYTES // max(1, batch_bytes))
         if count < 2 or batch_bytes % ALIGNED or (base.is_cpu and not pin and batch_bytes > MOST_ON_HOST):
@@ -131,12 +131,12 @@ class TensorRows:
 
     def copy_to(self, device: Any) -> None:
         if device not in self._copies:
-            self._copies[device] = self.base.to(device)  # once, so this may wait
+            self._copies[device] = self.base.to(device)  # done once, so waiting is fine
             self._copied_at[device] = self.base._version
 
     def _copy_on(self, device: Any) -> Any:
         if self._copied_at[device] != self.base._version:
-            raise Unfit(f"its tensors were written into after they were copied to {device}")
+            raise Unfit(f"its tensors were modified after they were copied to {device}")
         return self._copies[device]
 
     def bytes_for(self, device: Any) -> int:
@@ -144,18 +144,18 @@ class TensorRows:
 
 
 def _tail_order(like: Any) -> tuple[int, ...]:
-    """The dimensions after the first, outermost in memory first: channels_last stays what it is."""
+    """Return the dimensions after the first, outermost in memory first, so that channels_last is preserved."""
     usual = tuple(range(1, like.dim()))
     if like.is_contiguous():
         return usual
     order = tuple(sorted(usual, key=lambda dim: -like.stride(dim)))
     if not like.permute(0, *order).is_contiguous():
-        raise Unfit("a batch is laid out in memory with gaps")
+        raise Unfit("a batch has gaps in memory")
     return order
 
 
 class TextRows:
-    """Strings stay Python objects, picked one by one."""
+    """Strings, kept as Python objects and selected one by one."""
 
     def __init__(self, like: Any, total: int) -> None:
         self._made = type(like)
@@ -170,7 +170,7 @@ class TextRows:
             self._rows[row] = text
 
     def take(self, wanted: BatchIndices, device: Any = None, pin: bool = False) -> Any:
-        """Pinning makes lists of them."""
+        """Return the strings of a batch; pinning turns their container into a list."""
         picked = [self._rows[row] for row in wanted.indices.tolist()]
         return picked if pin else self._made(picked)
 

@@ -1,4 +1,4 @@
-"""Whether two samples are the same to the last bit, and whether two are alike enough to stand in one stack."""
+"""Compares samples: whether two are bit-identical, and whether two are alike enough to be stacked."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from hotlap.loading.pure import Unfit
 
 
 class NotStacked(Unfit):
-    """Why a batch is more than its samples in a stack."""
+    """A batch is more than its samples stacked."""
 
 
-def same(torch: Any, one: Any, other: Any) -> bool:
-    """Types, values, containers; NaN equals NaN, and 0.0 is not -0.0."""
-    if type(one) is not type(other):
+def same(torch: Any, first: Any, second: Any) -> bool:
+    """Return whether types, values and containers are the same; NaN equals NaN, and 0.0 is not -0.0."""
+    if type(first) is not type(second):
         return False
-    if isinstance(one, torch.Tensor):
-        return _same_tensors(torch, one, other)
-    if isinstance(one, float):
-        return bool(one.hex() == other.hex())
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(torch, one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(same(torch, a, b) for a, b in zip(one, other, strict=True))
-    if hasattr(one, "tobytes"):  # numpy arrays and scalars, images
-        return _like(one) == _like(other) and _content(one) == _content(other)
+    if isinstance(first, torch.Tensor):
+        return _same_tensors(torch, first, second)
+    if isinstance(first, float):
+        return bool(first.hex() == second.hex())
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(torch, first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(same(torch, a, b) for a, b in zip(first, second, strict=True))
+    if hasattr(first, "tobytes"):  # numpy arrays and scalars, images
+        return _like(first) == _like(second) and _content(first) == _content(second)
     try:
-        return bool(one == other)
+        return bool(first == second)
     except Exception as error:
-        raise Unfit(f"its items hold a {type(one).__name__}, which cannot be compared") from error
+        raise Unfit(f"its items hold a {type(first).__name__}, which cannot be compared") from error
 
 
-def _same_tensors(torch: Any, one: Any, other: Any) -> bool:
-    if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
+def _same_tensors(torch: Any, first: Any, second: Any) -> bool:
+    if first.dtype != second.dtype or first.shape != second.shape or first.device != second.device:
         return False
-    if one.requires_grad != other.requires_grad:
+    if first.requires_grad != second.requires_grad:
         return False
-    if one.layout != torch.strided or one.is_quantized:
-        raise Unfit(f"its items hold tensors of layout {one.layout}")
-    return bool(torch.equal(_bits(torch, one), _bits(torch, other)))
+    if first.layout != torch.strided or first.is_quantized:
+        raise Unfit(f"its items hold tensors of layout {first.layout}")
+    return bool(torch.equal(_bits(torch, first), _bits(torch, second)))
 
 
 def _bits(torch: Any, tensor: Any) -> Any:
@@ -56,7 +56,7 @@ def _content(array: Any) -> Any:
 
 
 def like(torch: Any, first: Any) -> Callable[[Any], bool]:
-    """Whether a sample collates as this one does: the types, dtypes, shapes and strides in them. Asked for each."""
+    """Return a check, called for each sample, of whether it has the types, dtypes, shapes and strides of the first."""
     kind = type(first)
     if isinstance(first, torch.Tensor):
         dtype, shape, stride, device = first.dtype, first.shape, first.stride(), first.device
@@ -70,9 +70,9 @@ def like(torch: Any, first: Any) -> Callable[[Any], bool]:
             and sample.requires_grad is needs
         )
     if hasattr(first, "dtype") and hasattr(first, "shape"):
-        of = (first.dtype, first.shape, getattr(first, "strides", None))
+        form = (first.dtype, first.shape, getattr(first, "strides", None))
         return lambda sample: (
-            type(sample) is kind and (sample.dtype, sample.shape, getattr(sample, "strides", None)) == of
+            type(sample) is kind and (sample.dtype, sample.shape, getattr(sample, "strides", None)) == form
         )
     if isinstance(first, dict):
         keys, values = list(first), [like(torch, value) for value in first.values()]
@@ -83,5 +83,5 @@ def like(torch: Any, first: Any) -> Callable[[Any], bool]:
     return lambda sample: type(sample) is kind
 
 
-def _each(asked: list[Callable[[Any], bool]], values: Iterable[Any]) -> bool:
-    return all(ask(value) for ask, value in zip(asked, values, strict=True))
+def _each(checks: list[Callable[[Any], bool]], values: Iterable[Any]) -> bool:
+    return all(check(value) for check, value in zip(checks, values, strict=True))

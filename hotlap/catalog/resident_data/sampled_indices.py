@@ -1,7 +1,7 @@
-"""The indices of an epoch drawn as torch's own samplers draw them, but kept as a tensor: no list of Python integers.
+"""Draws the indices of an epoch as torch's samplers do, but as a tensor instead of a list of Python integers.
 
-The same numbers are drawn from the same streams at the same moments. A torch whose samplers draw otherwise is noticed
-by comparing the two once, and its own samplers are used.
+The same numbers are drawn from the same streams at the same times. Both ways are compared once; if a version of torch
+draws differently, its own samplers are used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hotlap.loading.purity.pure_operations import genuine_of
 
 
 def drawn(loader: Any) -> Iterator[BatchIndices] | None:
-    """One Wanted per batch, or None where the loader's own sampler must be asked."""
+    """Return the indices of each batch, or None if the loader's own sampler must be used."""
     batches = loader.batch_sampler
     if type(batches) is not BatchSampler or batches.sampler is not loader.sampler or not _is_known(loader.sampler):
         return None
@@ -43,7 +43,7 @@ def _length(sampler: Any) -> int:
 
 
 def _batches(batches: Any) -> Iterator[BatchIndices]:
-    """Where the last batch is dropped torch reads the batch size once, else before each batch: it may be changed."""
+    """Yield the indices of each batch. Like torch, read the batch size once with drop_last, else before each batch."""
     sampler, length = batches.sampler, _length(batches.sampler)
     generator = sampler.generator if type(sampler) is RandomSampler else None
     size, keeps_size = batches.batch_size, batches.drop_last
@@ -62,8 +62,8 @@ def _batches(batches: Any) -> Iterator[BatchIndices]:
 
 
 def _more(sampler: Any, length: int, seed: int | None, generator: Any) -> Any:
-    """Torch's sampler draws once more when it is asked for an index after the last, and takes as many of those as the
-    dataset has grown by since the epoch began. The user's generator shows that it draws.
+    """Return the indices that follow the last one: torch's sampler then draws once more and takes as many indices as
+    the dataset has grown by since the epoch began. The draw is visible in the user's generator.
     """
     count = sampler.num_samples % length
     if are_operations_seen(torch):
@@ -76,7 +76,7 @@ def _more(sampler: Any, length: int, seed: int | None, generator: Any) -> Any:
 
 
 def _seen_more(length: int, count: int, seed: int | None, generator: Any) -> Any:
-    """By the operations of torch's sampler."""
+    """Do the same with exactly the operations of torch's sampler."""
     if seed is not None:
         with unseen_operations(torch):
             generator = torch.Generator().manual_seed(seed)
@@ -101,7 +101,7 @@ def _order(sampler: Any, length: int, seed: int | None) -> Any:
 
 @lru_cache(maxsize=1)
 def as_torch_draws() -> bool:
-    """Small epochs, batch by batch, both ways: indices and where the streams are after each."""
+    """Return whether small epochs give the same indices and stream states after each batch, both ways."""
     return all(
         _trail(_batches, own, last, size, later) == _trail(iter, own, last, size, later)
         for own in (False, True)
@@ -111,14 +111,14 @@ def as_torch_draws() -> bool:
 
 
 def _trail(iterate: Any, own: bool, drop_last: bool, size: int, later: int) -> list[Any]:
-    """The batch size is another one after the first batch."""
+    """Return the indices and stream states after each batch; the batch size changes to `later` after the first."""
     stream, generator = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
     batches = BatchSampler(RandomSampler(range(10), generator=generator if own else None), size, drop_last)
     trail: list[Any] = []
-    asked = iterate(batches)
+    iterator = iterate(batches)
     with _Apart(stream):
         while True:
-            batch = next(asked, None)
+            batch = next(iterator, None)
             indices = batch.indices.tolist() if isinstance(batch, BatchIndices) else batch
             trail.append((indices, [bytes(source.get_state().numpy()) for source in (stream, generator)]))
             if batch is None:
@@ -127,7 +127,7 @@ def _trail(iterate: Any, own: bool, drop_last: bool, size: int, later: int) -> l
 
 
 class _Apart(TorchFunctionMode):
-    """What is drawn from torch's global stream is drawn from another: the program's threads share that one."""
+    """Redirects draws from torch's global stream, which the program's threads share, to another stream."""
 
     def __init__(self, stream: torch.Generator) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A dataset kept as stacked rows, one stack per leaf of a batch, and batches picked from it."""
+"""Stores a dataset as stacked rows, one stack per leaf of a batch, and gathers batches from them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.machine import free_bytes, held_bytes, ranks_here
 from hotlap.patch.signals import raised_by_signal
 
-CHUNK, CHUNK_BYTES = 256, 256 << 20  # fetched at once while filling, at most
-FIRST = 3  # items fetched to see what a batch is made of
+CHUNK, CHUNK_BYTES = 256, 256 << 20  # items and bytes fetched at once while filling, at most
+FIRST = 3  # items fetched to learn the layout of a batch
 CHECKED = 3  # rows fetched again at the start of each epoch
 SHARE_OF_MEMORY = 0.5
-ARRIVING = 5e-4  # seconds that a batch takes from its worker to the program, at least
-EAGER = 2.0  # seconds: what takes no longer is fetched at once, else as the epochs go …
+ARRIVING = 5e-4  # seconds that a batch takes at least from its worker to the program
+EAGER = 2.0  # seconds: a dataset that takes no longer is fetched at once, otherwise as the epochs go …
 AT_FIRST = 0.7  # … and before the first batch of workers: the first step must not come late
 
 
 class Store:
-    """Does not hold the dataset: it lives as long as that."""
+    """The stacked rows of one dataset. It holds no reference to the dataset, which therefore can be freed."""
 
-    forks_only = False  # workers must be forks of this process to show what is to be kept
+    forks_only = False  # workers must be forked from this process to send the samples to keep
 
     def __init__(self, torch: Any, dataset: Any, collate: Any, pure: Pure, *others: Study) -> None:
-        """Keeps none of the data yet. Raises Unfit where it cannot be kept."""
+        """Prepare an empty store. Raises Unfit if the dataset cannot be kept."""
         self.torch, self.collate, self.pure = torch, collate, pure
         self.name = type(dataset).__name__
         self.total = length_of(dataset)
@@ -57,29 +57,31 @@ class Store:
             self._have = torch.full((self.total,), self.shared is not None, dtype=torch.bool, device="cpu")
         self._left = self.total if self.shared is None else 0
         self.spoiled: str | None = None
-        self.handed_out = 0  # batches since items were last found to be what was kept, at the start of an epoch
-        self.unsure = 0  # batches made from it that may have been wrong
-        self.last_fetched = self.paid = 0.0  # seconds: of the last batch that the program fetched, and to keep them all
-        self.on_waited: Callable[[float], None] = lambda seconds: None  # the program, for a batch that is then kept
+        self.handed_out = 0  # batches since items were last verified, at the start of an epoch
+        self.unsure = 0  # batches that may have been wrong
+        self.last_fetched = self.paid = 0.0  # seconds: to fetch the program's last batch, and to cache all of them
+        self.on_waited: Callable[[float], None] = lambda seconds: (
+            None
+        )  # called with the time the program waited for a batch
         self.random = random.Random(os.urandom(8))
 
     def _first_samples(self, dataset: Any) -> list[Any]:
-        """The ends and the middle, and how long one takes: the first may open files."""
+        """Fetch the first, middle and last item twice, and time the second fetch: the first may open files."""
         rows = list(dict.fromkeys([0, self.total - 1, self.total // 2]))[:FIRST]
         samples, seconds = visit(dataset, rows), math.inf
         with warnings_raised():
-            for row, first in zip(rows, samples, strict=True):
+            for row, sample in zip(rows, samples, strict=True):
                 began = time.perf_counter()
                 (again,) = fetch(dataset, [row])
                 seconds = min(seconds, time.perf_counter() - began)
-                if not same(self.torch, first, again):
-                    raise Unfit(f"item {row} is another each time it is fetched")
-        self._fetching, self._collating = seconds, 0.0  # of one item, and of putting these together
+                if not same(self.torch, sample, again):
+                    raise Unfit(f"item {row} differs each time it is fetched")
+        self._fetching, self._collating = seconds, 0.0  # of one item, and of collating these
         self.seconds = 0.0 if _stacked(self.torch, dataset, self.collate) is not None else seconds * self.total
         return samples
 
     def _prepared(self, samples: list[Any]) -> list[Any]:
-        """The leaves of a batch of these samples."""
+        """Return the leaves of a batch of these samples."""
         began = time.perf_counter()
         batch = self._collated(samples)
         self._collating = time.perf_counter() - began
@@ -88,7 +90,7 @@ class Store:
         return leaves
 
     def _besides(self, samples: list[Any]) -> int:
-        """Bytes a sample that are kept besides the rows."""
+        """Return the bytes per sample that are kept in addition to the rows."""
         return 0
 
     def _empty_rows(self, leaves: list[Any]) -> list[Rows]:
@@ -100,11 +102,11 @@ class Store:
     # Filling
 
     def fill(self, dataset: Any, here: bool = False) -> None:
-        """Fetch all that is missing, in this process; `here` the program would have done so too, and not in workers."""
+        """Fetch all missing items in this process; `here` means that the program would not have used workers either."""
         torch = self.torch
         whole = _stacked(torch, dataset, self.collate)
         if whole is not None and not any(len(tensor) != self.total for tensor in whole):
-            self.put(torch.arange(self.total), whole)  # laid out otherwise than a batch is, so copied once
+            self.put(torch.arange(self.total), whole)  # its memory layout differs from a batch's, so it is copied once
             return
         handles = nullcontext() if here else self.pure.handles_closed_after(dataset)
         with nullcontext() if here else single_threaded(torch), handles, torch.inference_mode(False):
@@ -118,13 +120,13 @@ class Store:
                 self.put(rows, self._collated(samples))
                 progress.tell(len(rows))
         if (what := self.watch.changed_now()) is not None and here:
-            raise Unfit(f"{what}, which its items are made from, was changed while they were fetched")
+            raise Unfit(f"{what}, from which its items are made, changed while they were fetched")
 
     def _chunk(self) -> int:
         return max(1, min(CHUNK, CHUNK_BYTES * self.total // max(1, self.bytes)))
 
     def fetched(self, dataset: Any, indices: list[int]) -> Any:
-        """A batch as the program fetches it, row by row and in its order, and kept; None where all of it is here."""
+        """Fetch a batch as the program does, row by row and in order, and keep it; None if all its rows are here."""
         rows = self.torch.tensor(indices, device="cpu")
         if self._left == 0 or bool(self._have[rows].all()):
             return None
@@ -138,17 +140,17 @@ class Store:
             self.watch.require_watched(opened)
             self._examine(rows, samples)
             self.put(rows, batch)
-        except Unfit as unfit:  # said with the next batch
+        except Unfit as unfit:  # reported with the next batch
             self.spoiled = str(unfit)
         return batch
 
     @property
     def missing(self) -> float:
-        """The share of items not kept yet."""
+        """The share of items not cached yet."""
         return self._left / self.total
 
     def _examine(self, rows: Any, samples: list[Any]) -> None:
-        """Before they are kept as rows."""
+        """Raise Unfit if the samples cannot be stacked."""
         if not all(map(self._is_alike, samples)):
             raise Unfit("its items differ in shape or type, so they cannot be stacked")
 
@@ -158,35 +160,35 @@ class Store:
         if layout != self.layout:
             raise Unfit("its batches differ in their containers")
         with self.torch.inference_mode(False):
-            for kept, leaf in zip(self.rows, leaves, strict=True):
-                kept.put(rows, leaf)
+            for leaf_rows, leaf in zip(self.rows, leaves, strict=True):
+                leaf_rows.put(rows, leaf)
         new = rows[~self._have[rows]].tolist()
         self._left -= len(set(new))
         self._have[rows] = True
 
     def batch_seconds(self, size: int) -> float:
-        """What the program takes to make one, at least: most of putting a few items together is the call itself."""
+        """Return how long the program takes at least to make a batch: collating a few items is mostly call overhead."""
         return size * self._fetching + self._collating
 
     def require_worth(self, loader: Any) -> None:
-        """Raises Unfit where looking whether anything changed takes longer than the program takes to make batches."""
+        """Raise Unfit if checking for changes takes longer than the program takes to make its batches."""
         batches = self.total / (loader.batch_size or 1)
         arriving = ARRIVING * batches if loader.num_workers else 0.0
         self.watch.require_worth(self._fetching * self.total + self._collating * self.total / FIRST + arriving)
 
     def use(self, collate: Any) -> None:
-        """One made anew, of the same code."""
+        """Switch to a new collate_fn with the same code."""
         self.collate = collate
 
     def own_rows(self) -> None:
-        """Copies what was read where it is: workers have a copy from their start on."""
+        """Copy rows that were read in place: workers have a copy from when they start."""
         if self.shared is not None:
             self.shared = None
             for rows in self.rows:
                 assert isinstance(rows, TensorRows)
                 rows.own()
 
-    # Batches that the program's workers make
+    # Batches made by the program's workers
 
     def collate_in_workers(self) -> Any:
         return self.collate
@@ -203,15 +205,15 @@ class Store:
     def batch(
         self, wanted: BatchIndices, devices: Mapping[int, Any] = MappingProxyType({}), pin: bool = False
     ) -> list[Any]:
-        """The leaves of a batch, some on a device; the layout puts them together."""
+        """Return the leaves of a batch, some on a device; `built` puts them together."""
         return [rows.take(wanted, devices.get(leaf), pin) for leaf, rows in enumerate(self.rows)]
 
     def built(self, leaves: list[Any], wanted: BatchIndices, pin: bool) -> Any:
-        """The batch that these leaves belong to."""
+        """Return the batch made of these leaves."""
         return (self._pinned_layout if pin else self.layout).build(iter(leaves))
 
     def bytes_for(self, devices: Mapping[int, Any]) -> int:
-        """What copying these leaves to their devices would take there."""
+        """Return the device memory that copying these leaves would take."""
         tensors = [(self.rows[leaf], device) for leaf, device in devices.items()]
         return sum(rows.bytes_for(device) for rows, device in tensors if isinstance(rows, TensorRows))
 
@@ -225,12 +227,12 @@ class Store:
     # Checking
 
     def changed_elsewhere(self) -> str | None:
-        """The same for workers that stay: their copy is from their start, but for what processes share."""
+        """Return why persistent workers need a new store: their copy changes only where processes share memory."""
         what = self.watch.changed_elsewhere(at_epoch=True)
-        return None if what is None else f"{what}, which its items are made from, has changed since they were kept"
+        return None if what is None else f"{what}, from which its items are made, has changed since they were cached"
 
     def changed(self, dataset: Any) -> str | None:
-        """At the start of an epoch: why the dataset is no longer what it was when it was kept."""
+        """Return how the dataset has changed since it was cached, checked at the start of an epoch."""
         if length_of(dataset) != self.total:
             return f"its dataset had {self.total} items and now has {length_of(dataset)}"
         if self.spoiled is not None:
@@ -238,21 +240,21 @@ class Store:
         what = self.watch.changed_at_epoch()
         if what is not None:
             self.unsure = self.handed_out if self.watch.found_late else 0
-            return f"{what}, which its items are made from, has changed since they were kept"
+            return f"{what}, from which its items are made, has changed since they were cached"
         if self.missing:
             return None
         with self.pure.handles_closed_after(dataset), single_threaded(self.torch), self.torch.inference_mode(False):
             for row in self.random.sample(range(self.total), min(CHECKED, self.total)):
                 if not self.is_row(dataset, row):
                     self.unsure = self.handed_out
-                    return f"item {row} of its dataset is no longer what was kept"
+                    return f"item {row} of its dataset has changed since it was cached"
         self.handed_out = 0
         return None
 
     def is_row(self, dataset: Any, row: int) -> bool:
-        """Whether an item, fetched as the program does, is what was kept of it."""
-        kept = self._kept_item(BatchIndices(self.torch.tensor([row], device="cpu")))
-        return same(self.torch, self._item(dataset, row), kept)
+        """Return whether an item, fetched the program's own way, equals the cached one."""
+        stored = self._kept_item(BatchIndices(self.torch.tensor([row], device="cpu")))
+        return same(self.torch, self._item(dataset, row), stored)
 
     def _kept_item(self, wanted: BatchIndices) -> list[Any]:
         return self.batch(wanted)
@@ -274,12 +276,12 @@ class Store:
     def _require_memory(self) -> None:
         free = host_memory() * SHARE_OF_MEMORY
         if self.shared is None and self.bytes > free:
-            raise Unfit(f"{megabytes(self.bytes)} of data, and {megabytes(free)} of memory may be used")
+            raise Unfit(f"its data takes {megabytes(self.bytes)}, and only {megabytes(free)} of memory may be used")
 
 
 @contextmanager
 def single_threaded(torch: Any) -> Iterator[None]:
-    """As a worker computes: a sum over many numbers by several threads has other last digits."""
+    """Compute as a worker does: a sum over many numbers by several threads has different last digits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -293,7 +295,7 @@ def _row_bytes(torch: Any, leaf: Any) -> int:
 
 
 def _whole_tensors(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
-    """A TensorDataset is stacked already: its own tensors are read, nothing is copied."""
+    """Return the tensors of a TensorDataset, which is stacked already: they are read in place, without a copy."""
     tensors = _stacked(torch, dataset, collate)
     return tensors if tensors is not None and all(tensor.is_contiguous() for tensor in tensors) else None
 
@@ -309,15 +311,15 @@ def _stacked(torch: Any, dataset: Any, collate: Any) -> list[Any] | None:
 
 
 def host_memory() -> float:
-    """Bytes this process may still take: ranks on one machine share, and so do containers with a limit."""
+    """Return the bytes this process may still allocate, shared among ranks and limited by its container."""
     return max(0.0, min(float(free_bytes()), _addresses_left())) / ranks_here()
 
 
 def _addresses_left() -> float:
-    """By `ulimit -v`."""
+    """Return the address space left under `ulimit -v`."""
     try:
         import resource
-    except ImportError:  # no Unix
+    except ImportError:  # not on Unix
         return math.inf
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     return float(most - held_bytes().addresses) if most != resource.RLIM_INFINITY else math.inf

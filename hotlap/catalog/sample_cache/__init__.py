@@ -3,12 +3,12 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="D111",
-    title="Each sample fetched once and kept as it is",
+    title="Each sample fetched once and cached",
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),
     stage=Stage.DATASET,
-    after=("loader-persistent",),  # before resident-data, which then stands around it and is asked first
+    after=("loader-persistent",),  # before resident-data, which then wraps it and gets each loader first
     reach=0.6,
     when=When.LOADER,
 )

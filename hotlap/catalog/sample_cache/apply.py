@@ -1,4 +1,4 @@
-"""Gives iterators that load in this process a fetcher that remembers the samples."""
+"""Gives iterators that load in this process a fetcher that caches samples."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hotlap.patch.voice import say
 from hotlap.runtime.site import Original, Site
 
 WORTH_KEEPING = 20.0  # microseconds to fetch a sample: a cheaper one is not fetched faster from a cache
-CHEAP_COPY = 0.4  # of the time to fetch it: a kept sample is copied once more while it is first fetched
+CHEAP_COPY = 0.4  # of the time to fetch it: a cached sample is copied once more when it is first fetched
 CHECKED = 3  # samples, at the start of each epoch
-UNDER_TEST = 0.01  # of the time, spent on samples that are fetched the program's own way too
+UNDER_TEST = 0.01  # of the time, spent on fetching samples the program's own way as well, to compare them
 
 
 def apply(site: Site) -> None:
     keeper = Keeper(site)
-    site.no_effect("no loader was left to it")  # resident-data took them all, or none was iterated
+    site.no_effect("there was no loader left for it")  # resident-data took them all, or none was iterated
     site.stand_in(site.seams.iterating, keeper.iterate)
     site.ledger.later(keeper.forget)
 
@@ -45,7 +45,7 @@ class Keeper:
         self._fetchers: weakref.WeakSet[CachingFetcher] = weakref.WeakSet()
 
     def forget(self) -> None:
-        """Epochs under way go on without."""
+        """Drop all caches; epochs under way continue without them."""
         for fetcher in list(self._fetchers):
             fetcher.cache = None
         self._caches.clear()
@@ -56,7 +56,7 @@ class Keeper:
         name = type(loader.dataset).__name__
         why = unsuited(self._torch, loader)
         if why is None and loader.num_workers:
-            why = "each of its workers would keep samples of its own"
+            why = "each of its workers would need its own cache"
         if why is not None:
             self._site.no_effect(f"{name}: {why}")
             return original(*args, **kwargs)
@@ -74,7 +74,9 @@ class Keeper:
         if type(getattr(iterator, "_dataset_fetcher", None)) is data._utils.fetch._MapDatasetFetcher:
             iterator._dataset_fetcher = fetcher = CachingFetcher(iterator._dataset_fetcher, cache)
             self._fetchers.add(fetcher)
-            self._site.applied(f"{name}: {cache.total} samples, up to {megabytes(cache.limit)}, as they are fetched")
+            self._site.applied(
+                f"{name}: {cache.total} samples, up to {megabytes(cache.limit)}, cached as they are fetched"
+            )
         return iterator
 
     def _cache(self, dataset: Any, name: str) -> Cache | None:
@@ -104,24 +106,28 @@ class Keeper:
     def _made(self, dataset: Any, name: str) -> Cache | None:
         known = pure(dataset)
         if not known.study.result.deep:
-            raise Unfit("its samples may share memory with the dataset, which the program could write into")
+            raise Unfit("its samples may share memory with the dataset, so the program could write into it")
         weight = weight_of(self._torch, dataset, known)
         if weight.item_us < WORTH_KEEPING:
             self._refused.put(dataset, True)
             self._site.no_effect(f"{name}: a sample takes only {weight.item_us:.0f} µs to fetch")
             return None
-        copying = self._copying(visit(dataset, [0])[0])
-        if copying > weight.item_us * CHEAP_COPY:
+        copy_us = self._copy_time(visit(dataset, [0])[0])
+        if copy_us > weight.item_us * CHEAP_COPY:
             self._refused.put(dataset, True)
-            self._site.no_effect(f"{name}: a sample takes {weight.item_us:.0f} µs to fetch, a copy {copying:.0f} µs")
+            self._site.no_effect(
+                f"{name}: a sample takes {weight.item_us:.0f} µs to fetch and {copy_us:.0f} µs to copy"
+            )
             return None
         needed, limit = length_of(dataset) * weight.item_bytes, host_memory() * SHARE_OF_MEMORY
         if needed > limit:
-            raise Unfit(f"about {megabytes(needed)} of samples, and {megabytes(limit)} of memory may be used")
+            raise Unfit(
+                f"its samples take about {megabytes(needed)}, and only {megabytes(limit)} of memory may be used"
+            )
         return Cache(self._torch, dataset, known, limit, weight.item_us)
 
-    def _copying(self, sample: Any) -> float:
-        """Microseconds to copy one: the shortest of three, since other work on the machine only adds to it."""
+    def _copy_time(self, sample: Any) -> float:
+        """Return the microseconds to copy a sample: the minimum of three, since other load only adds to it."""
         seconds = float("inf")
         for _ in range(3):
             began = time.perf_counter()
@@ -131,7 +137,7 @@ class Keeper:
 
 
 class Cache:
-    """Does not hold the dataset: it lives as long as that."""
+    """The cached samples of one dataset. It holds no reference to the dataset, which therefore can be freed."""
 
     def __init__(self, torch: Any, dataset: Any, known: Pure, limit: float, item_us: float) -> None:
         self.torch, self.total, self.limit = torch, length_of(dataset), limit
@@ -147,11 +153,11 @@ class Cache:
         self.again = False  # read for a second epoch
 
     def get(self, dataset: Any, keys: list[int]) -> list[Any]:
-        """Samples the caller may do anything to. Where one is missing, all are fetched, as the program does."""
+        """Return samples that the caller may modify. If one is missing, all are fetched the program's own way."""
         if is_traced():
             return fetch(dataset, keys)
         if (what := self._watch.changed_now() or self._changed_in(keys)) is not None:
-            self._spoil(f"{what}, which its samples are made from, was changed during an epoch")
+            self._spoil(f"{what}, from which its samples are made, changed during an epoch")
         if self.spoiled is None and all(key in self._samples for key in keys):
             self._try_one(dataset, self._random.choice(keys))
         if self.spoiled is None and all(key in self._samples for key in keys):
@@ -168,11 +174,11 @@ class Cache:
 
     def _changed_in(self, keys: list[int]) -> str | None:
         if not self._watch.is_by_rows or min(keys) < 0 or max(keys) >= self.total:
-            return None  # what a dataset makes of other numbers is its own matter
+            return None  # other indices mean whatever the dataset makes of them
         return self._watch.changed_in(self._levels.rows(self.torch.tensor(keys)))
 
     def _try_one(self, dataset: Any, key: int) -> None:
-        """Fetched the program's own way too, as often as a hundredth of the time allows."""
+        """Compare one sample with the program's own fetch, within a hundredth of the time."""
         now = time.perf_counter()
         if self._spent > UNDER_TEST * (now - self._since):
             return
@@ -181,8 +187,8 @@ class Cache:
         except Unfit:
             alike = False
         if not alike:
-            why = f"sample {key}, fetched as the program does, is not what was kept; this epoch may have been wrong"
-            say(f"sample-cache is switched off: {type(dataset).__name__}: {why}")
+            why = f"sample {key}, fetched the program's own way, differs from the cache; this epoch may have been wrong"
+            say(f"sample-cache is disabled: {type(dataset).__name__}: {why}")
             self._spoil(why)
         self._spent += time.perf_counter() - now
 
@@ -201,21 +207,21 @@ class Cache:
         self._samples.clear()
 
     def check(self, dataset: Any) -> None:
-        """At the start of an epoch: raises Unfit if the dataset is no longer what it was."""
+        """Raise Unfit if the dataset has changed; called at the start of an epoch."""
         if self.spoiled is not None:
             raise Unfit(self.spoiled)
         if length_of(dataset) != self.total:
             raise Unfit(f"it had {self.total} samples and now has {length_of(dataset)}")
         if (what := self._watch.changed_at_epoch()) is not None:
-            raise Unfit(f"{what}, which its samples are made from, has changed since they were kept")
+            raise Unfit(f"{what}, from which its samples are made, has changed since they were cached")
         known = list(self._samples)
         for key in self._random.sample(known, min(CHECKED, len(known))):
             if not same(self.torch, visit(dataset, [key])[0], self._samples[key]):
-                raise Unfit(f"sample {key} has changed since it was kept")
+                raise Unfit(f"sample {key} has changed since it was cached")
 
 
 class CachingFetcher:
-    """In place of torch's fetcher."""
+    """Replaces torch's fetcher."""
 
     def __init__(self, original: Any, cache: Cache) -> None:
         self._original = original

@@ -1,4 +1,4 @@
-"""Samples copied leaf by leaf, so that what the program does to its sample never reaches the one that is kept."""
+"""Copies samples leaf by leaf, so that the program cannot modify the cached one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ UNCHANGEABLE = (int, float, complex, bool, str, bytes, type(None))
 
 
 def faithful_copy(torch: Any, sample: Any) -> Any:
-    """A copy to be kept. Raises Unfit where it is not laid out in memory as the sample is, or the sample holds a thing
-    twice: a collate_fn may read it in the order of memory, or write into one and see it in the other.
+    """Return a copy for the cache. Raises Unfit if its memory layout differs from the sample's or the sample holds an
+    object twice: a collate_fn may read in memory order, or write to one reference and see it in the other.
     """
     copy = copied(torch, sample)
     memory: set[int] = set()
@@ -26,33 +26,33 @@ def _require_faithful(torch: Any, sample: Any, copy: Any, memory: set[int]) -> N
         return
     place = _place(torch, sample)
     if place in memory:
-        raise Unfit("its samples hold something twice, or parts of one tensor")
+        raise Unfit("its samples hold an object twice, or several parts of one tensor")
     memory.add(place)
     if _form(torch, sample) != _form(torch, copy):
-        raise Unfit("its samples are parts of larger tensors, which a copy is not")
+        raise Unfit("its samples are views of larger tensors, and copies would not be")
     if isinstance(sample, dict):
         sample, copy = list(sample.values()), list(copy.values())
     if isinstance(sample, list | tuple):
-        for part, other in zip(sample, copy, strict=True):
-            _require_faithful(torch, part, other, memory)
+        for value, value_copy in zip(sample, copy, strict=True):
+            _require_faithful(torch, value, value_copy, memory)
 
 
-def _place(torch: Any, part: Any) -> int:
-    if type(part) is torch.Tensor:
-        return int(part.untyped_storage().data_ptr()) or id(part)
-    while type(getattr(part, "base", None)).__name__ == "ndarray":
-        part = part.base
-    return id(part)
+def _place(torch: Any, value: Any) -> int:
+    if type(value) is torch.Tensor:
+        return int(value.untyped_storage().data_ptr()) or id(value)
+    while type(getattr(value, "base", None)).__name__ == "ndarray":
+        value = value.base
+    return id(value)
 
 
-def _form(torch: Any, part: Any) -> Any:
-    if type(part) is torch.Tensor:
-        return part.stride(), part.is_conj(), part.is_neg(), part.storage_offset(), part.untyped_storage().nbytes()
-    return getattr(part, "strides", None), getattr(getattr(part, "flags", None), "writeable", None)
+def _form(torch: Any, value: Any) -> Any:
+    if type(value) is torch.Tensor:
+        return value.stride(), value.is_conj(), value.is_neg(), value.storage_offset(), value.untyped_storage().nbytes()
+    return getattr(value, "strides", None), getattr(getattr(value, "flags", None), "writeable", None)
 
 
 def copied(torch: Any, sample: Any) -> Any:
-    """Raises Unfit at what cannot be copied for certain."""
+    """Return a copy of a sample. Raises Unfit if a part of it may not be copied faithfully."""
     kind = type(sample)
     if kind in UNCHANGEABLE:
         return sample
@@ -68,4 +68,4 @@ def copied(torch: Any, sample: Any) -> Any:
         if getattr(getattr(sample, "dtype", None), "hasobject", False):
             raise Unfit("its samples hold arrays of Python objects")
         return sample.copy(order="K") if kind.__name__ == "ndarray" else sample.copy()
-    raise Unfit(f"its samples hold a {kind.__name__}, which cannot be copied for certain")
+    raise Unfit(f"its samples hold a {kind.__name__}, which may not be copied faithfully")

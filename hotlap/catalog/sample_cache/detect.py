@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """A map-style dataset loaded by the training process itself could at most save the wait for data."""
+    """Expect at most the wait for data, if the training process itself loads a map-style dataset."""
     share = seen.shares.get(DATA, 0.0)
     found = [
         loader

@@ -30,8 +30,8 @@ def find(code: Code) -> Iterator[Found]:
         hints = _hoisting(code, call)
         yield Found(
             call,
-            f"the scaler is made anew {heat.frequency.value}, and forgets the scale it has learned",
-            "make it once, before the training",
+            f"the scaler is created anew {heat.frequency} and forgets the scale it has learned",
+            "create it once, before training",
             Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
             hints=hints,
         )
@@ -43,7 +43,7 @@ def _in_constructor(code: Code, call: ast.Call) -> bool:
 
 
 def _is_whole_training(code: Code, call: ast.Call) -> bool:
-    """The loop or function around it makes an optimizer as well, or goes over epochs itself: folds, seeds, trials."""
+    """Tell whether the loop or function around it is a whole training, one of several folds, seeds or trials."""
     loop = next(code.loops(call), None)
     scope: ast.AST | None = loop or code.function(call)
     if scope is None:
@@ -59,7 +59,7 @@ def _holds_epochs(code: Code, scope: ast.AST) -> bool:
 
 
 def _hoisting(code: Code, call: ast.Call) -> dict[str, str]:
-    """Where the statement can go: before the outermost loop around it that trains."""
+    """Return where the statement can go, before the outermost training loop around it, or {} if it cannot move."""
     statement = code.statement(call)
     loops = [loop for loop in code.loops(call) if code.loop_kind(loop) in (LoopKind.EPOCH, LoopKind.BATCH)]
     if not loops or not isinstance(statement, ast.Assign) or statement.value is not call:
@@ -68,7 +68,7 @@ def _hoisting(code: Code, call: ast.Call) -> dict[str, str]:
     if len(statement.targets) != 1 or statement not in loops[0].body or not _can_precede(code, outermost):
         return {}
     changing = set().union(*(set_by(loop) for loop in loops))
-    if not all(is_invariant(part, changing) for part in (*call.args, *(word.value for word in call.keywords))):
+    if not all(is_invariant(argument, changing) for argument in (*call.args, *(word.value for word in call.keywords))):
         return {}
     return {"loop": position_of(outermost, code.lines)}
 

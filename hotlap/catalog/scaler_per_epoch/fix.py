@@ -1,4 +1,4 @@
-"""The statement goes before the training."""
+"""Move the statement before the training."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def fix(place: Place) -> None:
     loop = place.node(cst.For, where) if place.has(cst.For, where) else place.node(cst.While, where)
     line = place.line(place.node(cst.Call))
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        raise CannotFix("it shares its line")
+        raise CannotFix("the statement shares its line")
     place.before(loop, place.text(line.with_changes(leading_lines=[])).strip())
     place.remove(line)

@@ -1,4 +1,4 @@
-"""Gradients that are overwritten with zeros at each step, instead of dropped."""
+"""Finds gradients that are overwritten with zeros at each step instead of dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find(code: Code) -> Iterator[Found]:
         if is_constant(named, False) or (len(call.args) == 1 and is_constant(call.args[0], False)):
             yield Found(
                 call,
-                "zeros are written over every gradient, and backward reads them again to add",
-                "leave the argument out, unless a parameter without a gradient has to move on by its momentum or decay",
+                "every gradient is overwritten with zeros, which backward reads again to add to",
+                "remove the argument, unless momentum or weight decay must keep moving parameters without a gradient",
                 Applicability.UNSAFE if named is not None else Applicability.DISPLAY_ONLY,
             )

@@ -1,4 +1,4 @@
-"""The argument goes."""
+"""Removes the argument."""
 
 from __future__ import annotations
 

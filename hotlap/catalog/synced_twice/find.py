@@ -31,7 +31,7 @@ def _found(code: Code, first: ast.Call, again: ast.Call) -> Found:
     fixable = free and simple and plain and ast.dump(first) == ast.dump(again)
     return Found(
         again,
-        f"`{syncs.shown(again)}` is read a second time (first in line {first.lineno})",
+        f"`{syncs.shown(again)}` is read a second time (first on line {first.lineno})",
         f"read it once: {name} = {syncs.shown(first)}",
         Applicability.SAFE if fixable else Applicability.DISPLAY_ONLY,
         confidence=Confidence.LOW if code.stays_on_host else None,

@@ -1,4 +1,4 @@
-"""The value gets a name where it is read first."""
+"""Name the value where it is first read, and use the name from there on."""
 
 from __future__ import annotations
 

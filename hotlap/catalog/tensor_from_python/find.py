@@ -31,24 +31,24 @@ def find(code: Code) -> Iterator[Found]:
         name = code.full_name(call.func)
         if not call.args or name not in (*_MAKERS, "torch.stack", "torch.cat"):
             continue
-        what = _by_items(code, call.args[0]) if name in _MAKERS else _by_tensors(code, call)
-        if not what or is_kept(code, call):
+        unit = _by_items(code, call.args[0]) if name in _MAKERS else _by_tensors(code, call)
+        if not unit or is_kept(code, call):
             continue
-        heat = _repeated(code, call)
+        heat = _repeated_heat(code, call)
         if heat is not None:
             yield Found(
                 call,
-                f"`{shown(call)}` makes a Python number of every {what}",
-                "encode all rows at once: np.frombuffer(text.encode(), np.uint8) - 48 for digits, a table of codes, or "
-                "np.isin; and keep the result",
+                f"`{shown(call)}` turns every {unit} into a Python number",
+                "encode all rows at once, with np.frombuffer(text.encode(), np.uint8) - 48 for digits, a lookup table "
+                "or np.isin, and keep the result",
                 heat=heat,
             )
 
 
 def _by_items(code: Code, node: ast.expr) -> str:
-    """What is taken one by one: "character", "entry"; "" where it is nothing of the sort."""
+    """Return what is converted one at a time, "character" or "entry", or "" if nothing is."""
     if isinstance(node, ast.ListComp | ast.GeneratorExp) and len(node.generators) == 1:
-        return _comprehended(code, node.elt, node.generators[0])
+        return _by_comprehension(code, node.elt, node.generators[0])
     if isinstance(node, ast.Call) and last_name(node.func) == "list" and len(node.args) == 1:
         inner = node.args[0]
         if isinstance(inner, ast.Call) and last_name(inner.func) == "map" and len(inner.args) == 2:
@@ -58,24 +58,24 @@ def _by_items(code: Code, node: ast.expr) -> str:
 
 
 def _is_one_hot(code: Code, node: ast.Name) -> bool:
-    """`row = [0] * classes; row[label] = 1`."""
+    """Recognise `row = [0] * classes; row[label] = 1`."""
     function = code.function(node)
     if function is None:
         return False
     zeros = any(_is_zeros(value) for value in _values(function, node.id))
     return zeros and any(
-        isinstance(part, ast.Assign)
-        and isinstance(part.targets[0], ast.Subscript)
-        and last_name(part.targets[0].value) == node.id
-        and isinstance(part.value, ast.Constant)
-        for part in walk(function)
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Subscript)
+        and last_name(statement.targets[0].value) == node.id
+        and isinstance(statement.value, ast.Constant)
+        for statement in walk(function)
     )
 
 
 def _values(function: ast.AST, name: str) -> Iterator[ast.expr]:
     for node in walk(function):
         if isinstance(node, ast.Assign) and any(
-            isinstance(part, ast.Name) and part.id == name for part in node.targets
+            isinstance(target, ast.Name) and target.id == name for target in node.targets
         ):
             yield node.value
 
@@ -88,17 +88,17 @@ def _is_zeros(value: ast.expr) -> bool:
 
 
 def _by_tensors(code: Code, call: ast.Call) -> str:
-    """`torch.stack([torch.tensor(value) for value in row])`, for every sample: a tensor per number."""
+    """Recognise `torch.stack([torch.tensor(value) for value in row])` for every sample: a tensor per number."""
     node = call.args[0]
     if not isinstance(node, ast.ListComp) or code.heat(call).frequency.rank < Frequency.SAMPLE.rank:
         return ""
-    made, source = node.elt, node.generators[0]
-    single = isinstance(made, ast.Call) and code.full_name(made.func) in _MAKERS and len(made.args) == 1
-    same = single and ast.unparse(made.args[0]) == ast.unparse(source.target)  # type: ignore[attr-defined]
+    element, source = node.elt, node.generators[0]
+    single = isinstance(element, ast.Call) and code.full_name(element.func) in _MAKERS and len(element.args) == 1
+    same = single and ast.unparse(element.args[0]) == ast.unparse(source.target)  # type: ignore[attr-defined]
     return "entry" if same else ""
 
 
-def _comprehended(code: Code, element: ast.expr, source: ast.comprehension) -> str:
+def _by_comprehension(code: Code, element: ast.expr, source: ast.comprehension) -> str:
     if not isinstance(source.target, ast.Name):
         return ""
     name = source.target.id
@@ -106,8 +106,8 @@ def _comprehended(code: Code, element: ast.expr, source: ast.comprehension) -> s
         return "entry"
     if isinstance(element, ast.Call) and last_name(element.func) in _NUMBERS and len(element.args) == 1:
         direct = isinstance(element.args[0], ast.Name) and element.args[0].id == name
-        sure = last_name(element.func) != "float" or code.kind(source.iter) == TEXT
-        return "character" if direct and sure and _may_be_text(code, source.iter) else ""
+        certain = last_name(element.func) != "float" or code.kind(source.iter) == TEXT
+        return "character" if direct and certain and _may_be_text(code, source.iter) else ""
     if isinstance(element, ast.Subscript) and isinstance(element.slice, ast.Name) and element.slice.id == name:
         column = code.kind(source.iter) == FRAME and per_sample(code, source.iter)
         return "character" if code.kind(source.iter) == TEXT or column else ""
@@ -115,7 +115,7 @@ def _comprehended(code: Code, element: ast.expr, source: ast.comprehension) -> s
 
 
 def _may_be_text(code: Code, node: ast.expr) -> bool:
-    """A text, or in the data path a row of what may be one; not numbers, files, or a split line."""
+    """Accept text, or in the data path a row that may be text, but not numbers, files or a split line."""
     if isinstance(node, ast.Call):
         return last_name(node.func) in ("strip", "lower", "zfill", "format", "bin") or code.kind(node) == TEXT
     kind = code.kind(node)
@@ -126,7 +126,7 @@ def _may_be_text(code: Code, node: ast.expr) -> bool:
 
 
 def _is_membership(element: ast.expr, name: str) -> bool:
-    """`1.0 if gram in grams else 0.0`, `int(gram in grams)`, `gram in grams`."""
+    """Recognise `1.0 if gram in grams else 0.0`, `int(gram in grams)` and `gram in grams`."""
     if isinstance(element, ast.Call) and last_name(element.func) in _NUMBERS and len(element.args) == 1:
         element = element.args[0]
     test = element.test if isinstance(element, ast.IfExp) else element
@@ -138,8 +138,8 @@ def _is_membership(element: ast.expr, name: str) -> bool:
     return plain and isinstance(test.left, ast.Name) and test.left.id == name
 
 
-def _repeated(code: Code, call: ast.Call) -> Heat | None:
-    """How often, where it is more than once: in the hot part, in a loop, or in a function called for every row."""
+def _repeated_heat(code: Code, call: ast.Call) -> Heat | None:
+    """Return how often the call runs, or None if only once: not hot, in no loop and in no function called per row."""
     heat = code.heat(call)
     if heat.hot:
         return heat
@@ -160,7 +160,7 @@ def _is_looped(code: Code, call: ast.Call) -> bool:
         ):
             return True
         if isinstance(invocation.callee, str):
-            return True  # a method of a frame that runs its argument
+            return True  # a method of a frame that calls its argument
         if "<lambda" in caller.name:
             return True
     return False

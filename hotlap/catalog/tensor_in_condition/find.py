@@ -1,4 +1,4 @@
-"""Python decides by the value of a tensor: `if loss > 3`, `assert torch.isfinite(x).all()`, `math.isnan(loss)`."""
+"""Python branches on the value of a tensor: `if loss > 3`, `assert torch.isfinite(x).all()`, `math.isnan(loss)`."""
 
 from __future__ import annotations
 
@@ -30,47 +30,47 @@ WORDS = (
     "all(",
 )
 ONLY_HOT = True
-_SIZES = frozenset(("set", "len", "list", "keys", "sorted", "type"))  # of what holds tensors: no value is read
+_SIZES = frozenset(("set", "len", "list", "keys", "sorted", "type"))  # of containers of tensors: no value is read
 _OF_MAPPINGS = frozenset(("items", "keys", "values", "update", "pop", "get"))
 _LIBRARY = ("math.", "numpy.isnan", "numpy.isfinite", "numpy.isinf")
 
 
 def find(code: Code) -> Iterator[Found]:
-    for node, what in _places(code):
+    for node, subject in _places(code):
         heat = _heat(code, node)
         if heat.hot and heat.side is not Side.LOAD:
             yield Found(
                 node,
-                f"{what} `{shown(node)}` waits for the device {heat.frequency.value}",
-                "decide on the device (torch.where, clamp, nan_to_num), or look every hundredth batch only",
+                f"{subject} `{shown(node)}` waits for the device {heat.frequency}",
+                "decide on the device (torch.where, clamp, nan_to_num), or check only every hundredth batch",
                 heat=heat,
                 confidence=Confidence.LOW if code.stays_on_host else None,
             )
 
 
 def _heat(code: Code, node: ast.expr) -> Heat:
-    """The condition of a `while` is asked in every turn of it."""
+    """Return the heat of the body for a `while`: its condition is evaluated in every iteration."""
     statement = code.statement(node)
     return code.heat(statement.body[0] if isinstance(statement, ast.While) else node)
 
 
 def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
-    known = differentiated(code)
-    for test, what in _tests(code):
-        for part in _parts(test):
-            asked = code.kind(part) == TENSOR or _compares(code, part, known)
+    known_tensors = differentiated(code)
+    for test, subject in _tests(code):
+        for operand in _operands(test):
+            is_read = code.kind(operand) == TENSOR or _compares(code, operand, known_tensors)
             if (
-                asked
-                and not _reads(part)
-                and not _counts(part)
-                and not _is_mapping(code, part)
-                and not _fits(code, part)
+                is_read
+                and not _reads_no_value(operand)
+                and not _counts(operand)
+                and not _is_mapping(code, operand)
+                and not _fits(code, operand)
             ):
-                yield part, what
+                yield operand, subject
     for call in code.calls("bool", "isnan", "isfinite", "isinf", "equal", "allclose", "is_nonzero"):
         name = code.full_name(call.func)
         decides = name in ("bool", "torch.equal", "torch.allclose", "torch.is_nonzero") or name.startswith(_LIBRARY)
-        if decides and call.args and is_tensor(code, call.args[0], known):
+        if decides and call.args and is_tensor(code, call.args[0], known_tensors):
             yield call, "the check"
     yield from _of_several(code)
     for call in code.calls("min", "max"):
@@ -80,41 +80,41 @@ def _places(code: Code) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _of_several(code: Code) -> Iterator[tuple[ast.expr, str]]:
-    """`any(torch.isnan(one) for one in losses)`."""
+    """Yield `any(torch.isnan(loss) for loss in losses)`."""
     for call in code.calls("any", "all"):
-        given = call.args[0] if call.args else None
-        if isinstance(given, ast.GeneratorExp | ast.ListComp) and code.full_name(call.func) in ("any", "all"):
-            sizes = any(isinstance(node, ast.Call) and last_name(node.func) in _SIZES for node in walk(given.elt))
-            if code.kind(given.elt) == TENSOR and not _reads(given.elt) and not sizes:
+        elements = call.args[0] if call.args else None
+        if isinstance(elements, ast.GeneratorExp | ast.ListComp) and code.full_name(call.func) in ("any", "all"):
+            sizes = any(isinstance(node, ast.Call) and last_name(node.func) in _SIZES for node in walk(elements.elt))
+            if code.kind(elements.elt) == TENSOR and not _reads_no_value(elements.elt) and not sizes:
                 yield call, "the check"
 
 
 def _counts(node: ast.expr) -> bool:
-    """`info["steps"] % n == 0`: a counter, in a dictionary with losses beside it."""
+    """Recognise the counter in `info["steps"] % n == 0`, even if the dictionary also holds losses."""
     left = node.left if isinstance(node, ast.Compare) else None
     counted = left.left if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) else None
     return isinstance(counted, ast.Subscript) and isinstance(counted.slice, ast.Constant)
 
 
 def _fits(code: Code, node: ast.expr) -> bool:
-    """`features.shape[1] == self.channels[i]`: a size is equal to another number, not to what a tensor holds."""
+    """Recognise `features.shape[1] == self.channels[i]`: a size is compared with a number, not with a tensor."""
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
         return False
     sides = [node.left, node.comparators[0]]
     others = [side for side in sides if code.kind(side) != EXTENT]
-    return len(others) == 1 and not any(isinstance(part, ast.Call) for part in walk(others[0]))
+    return len(others) == 1 and not any(isinstance(inner, ast.Call) for inner in walk(others[0]))
 
 
 def _is_mapping(code: Code, node: ast.expr) -> bool:
-    """`if losses:`, of what the function looks up by names: it asks whether there are any."""
+    """Recognise `if losses:` of a mapping, which only asks whether it is empty."""
     function = code.function(node)
     if not isinstance(node, ast.Name) or function is None:
         return False
     return any(
-        isinstance(getattr(part, "value", None), ast.Name) and part.value.id == node.id  # type: ignore[attr-defined]
-        for part in walk(function)
-        if (isinstance(part, ast.Subscript) and _is_text(part.slice))
-        or (isinstance(part, ast.Attribute) and part.attr in _OF_MAPPINGS)
+        isinstance(getattr(inner, "value", None), ast.Name) and inner.value.id == node.id  # type: ignore[attr-defined]
+        for inner in walk(function)
+        if (isinstance(inner, ast.Subscript) and _is_text(inner.slice))
+        or (isinstance(inner, ast.Attribute) and inner.attr in _OF_MAPPINGS)
     )
 
 
@@ -122,11 +122,11 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _compares(code: Code, node: ast.expr, known: frozenset[tuple[ast.AST | None, str]]) -> bool:
-    """`loss > 3`, where nothing but the backward pass says that the loss is a tensor."""
+def _compares(code: Code, node: ast.expr, known_tensors: frozenset[tuple[ast.AST | None, str]]) -> bool:
+    """Recognise `loss > 3` where only the backward pass shows that the loss is a tensor."""
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
         return False
-    return any(is_tensor(code, side, known) for side in (node.left, *node.comparators))
+    return any(is_tensor(code, side, known_tensors) for side in (node.left, *node.comparators))
 
 
 def _tests(code: Code) -> Iterator[tuple[ast.expr, str]]:
@@ -142,19 +142,19 @@ def _tests(code: Code) -> Iterator[tuple[ast.expr, str]]:
             yield test, "the condition"
 
 
-def _parts(test: ast.expr) -> Iterator[ast.expr]:
-    """What is asked for its truth."""
+def _operands(test: ast.expr) -> Iterator[ast.expr]:
+    """Yield the operands whose truth value is taken."""
     if isinstance(test, ast.BoolOp):
         for value in test.values:
-            yield from _parts(value)
+            yield from _operands(value)
     elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from _parts(test.operand)
+        yield from _operands(test.operand)
     else:
         yield test
 
 
-def _reads(node: ast.expr) -> bool:
-    """A method that gives no tensor, whatever the receiver; a comparison with None, which looks at no value."""
+def _reads_no_value(node: ast.expr) -> bool:
+    """Recognise what reads no value: methods that return no tensor, and comparisons with None."""
     if isinstance(node, ast.Compare) and any(is_constant(side, None) for side in (node.left, *node.comparators)):
         return True
     return isinstance(node, ast.Call) and last_name(node.func) in ("is_floating_point", "is_contiguous", "is_complex")

@@ -1,4 +1,4 @@
-"""Tensors turned into text, or given to a logger, which reads them: print(loss), f"{loss}", add_scalar(…, loss)."""
+"""Tensors turned into text, or passed to a logger, which reads them: print(loss), f"{loss}", add_scalar(…, loss)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ONLY_HOT = True
 
 
 def find(code: Code) -> Iterator[Found]:
-    known = differentiated(code)
-    for node in _printed(code):
-        if is_tensor(code, node, known) and code.hot(node) and not _on_failure(code, node):
+    known_tensors = differentiated(code)
+    for node in _printed_values(code):
+        if is_tensor(code, node, known_tensors) and code.hot(node) and not _on_failure(code, node):
             yield Found(
                 node,
-                f"`{shown(node)}` is turned into text, which waits for the device {code.heat(node).frequency.value}",
-                "log every hundredth batch, or what was collected once an epoch",
+                f"`{shown(node)}` is turned into text, which waits for the device {code.heat(node).frequency}",
+                "log every hundredth batch, or log once an epoch what was collected",
                 confidence=Confidence.LOW if _is_doubtful(code, node) else None,
             )
 
@@ -32,7 +32,7 @@ def _is_doubtful(code: Code, node: ast.expr) -> bool:
     return code.heat(node).maybes > 1 or logs.on_event(code, node) or code.stays_on_host
 
 
-def _printed(code: Code) -> Iterator[ast.expr]:
+def _printed_values(code: Code) -> Iterator[ast.expr]:
     for node in code.nodes(ast.FormattedValue):
         assert isinstance(node, ast.FormattedValue)
         yield node.value
@@ -58,7 +58,7 @@ def _is_text(node: ast.expr | None) -> bool:
 
 
 def _on_failure(code: Code, node: ast.expr) -> bool:
-    """The message of an exception is made when there is one."""
+    """Recognise the message of an exception, which is only built if it is raised."""
     inner: ast.AST = node
     for outer in code.ancestors(node):
         if isinstance(outer, ast.Raise) or (isinstance(outer, ast.Assert) and outer.msg is inner):

@@ -3,7 +3,7 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="C101",
-    title="Matrix products of float32 in TF32",
+    title="Float32 matrix products computed in TF32",
     risk=Risk.NUMERIC,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),

@@ -1,7 +1,7 @@
-"""Sets the precision of float32 products while torch is new, so that whatever the program sets itself wins.
+"""Sets the precision of float32 products right after torch is imported, so that the program's own setting wins.
 
 Since torch 2.9 there are two interfaces, and reading the old one raises once the new one was used. Setting the old one
-keeps both in step, so that is what is used, and an error when reading means that the program has chosen already.
+keeps both in sync, so it is used here, and an error when reading means that the program has already chosen.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any
 from hotlap.patch.silenced_warnings import unwarned
 from hotlap.runtime.site import Site
 
-ADVICE = r"(?is).*(tf32|precision)"  # against the older interface, which the user did not use
+ADVICE = r"(?is).*(tf32|precision)"  # a warning about the older interface, which the user did not use
 OURS = "high"
 PLAIN = "highest"
 FIRST_CAPABLE = (8, 0)
-EVERY = 100  # steps: a program may choose later, and asking takes longer than many an entry saves
+EVERY = 100  # steps: a program may choose later, and checking takes longer than many an entry saves
 
 
 def apply(site: Site) -> None:
     torch = site.torch
     if precision(torch) != PLAIN:
-        site.no_effect("the program has chosen a precision for its products already")
+        site.no_effect("the program has already chosen a precision for matrix products")
         return
     put(torch, OURS)
     site.ledger.later(lambda: take_back(torch))
     steps = count()
-    site.after(site.seams.stepping, lambda optimizer, _: None if next(steps) % EVERY else _tell(site, optimizer))
+    site.after(site.seams.stepping, lambda optimizer, _: None if next(steps) % EVERY else _report(site, optimizer))
 
 
-def _tell(site: Site, optimizer: Any) -> None:
-    """Said after a step: before, asking for the device could start CUDA in a process that will fork."""
+def _report(site: Site, optimizer: Any) -> None:
+    """Report the outcome after a step: earlier, querying the device could start CUDA in a process that will fork."""
     device = next(
         (parameter.device for group in optimizer.param_groups for parameter in group["params"] if parameter.is_cuda),
         None,
@@ -41,17 +41,17 @@ def _tell(site: Site, optimizer: Any) -> None:
     capability = site.torch.cuda.get_device_capability(device)
     chosen = precision(site.torch)
     if chosen != OURS:
-        site.no_effect("the program has chosen a precision for its products itself")
+        site.no_effect("the program has chosen its own precision for matrix products")
         site.close()
     elif capability < FIRST_CAPABLE:
         site.no_effect(f"a GPU of compute capability {'.'.join(map(str, capability))} has no TF32")
         site.close()
     else:
-        site.applied("float32 matrix products; convolutions as torch has it by default")
+        site.applied("float32 matrix products; convolutions keep torch's default")
 
 
 def precision(torch: Any) -> str | None:
-    """None: chosen through the newer interface, which the older cannot read."""
+    """Return the precision, or None if it was chosen through the newer interface, which the older cannot read."""
     with unwarned(torch, ADVICE):
         try:
             return str(torch.get_float32_matmul_precision())

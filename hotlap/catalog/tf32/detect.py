@@ -6,7 +6,7 @@ from hotlap.records.shares import kernels
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Products in full float32 on a GPU could at most save their own time."""
+    """Expect at most the time of the matrix products, if they run in full float32 on a GPU."""
     if not seen.on_cuda or seen.settings is None or seen.settings.matmul_precision != "highest":
         return None
     if seen.settings.autocast is not None:
@@ -14,4 +14,4 @@ def detect(seen: Observation) -> Expectation | None:
     share = kernels(seen, "matmul")
     if share <= 0:
         return None
-    return Expectation(most=share, why=f"matrix products take {share:.0%} of the step, in full float32")
+    return Expectation(most=share, why=f"matrix products in full float32 take {share:.0%} of the step")

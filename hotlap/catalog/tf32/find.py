@@ -1,4 +1,4 @@
-"""Matrix products in full float32 on a GPU. One finding a program."""
+"""Finds programs whose matrix products run in full float32 on a GPU. One finding per program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def find(code: Code) -> Iterator[Found]:
         return
     yield Found(
         where.node,
-        "matrix products of float32 run without TF32: nothing in the program chooses a precision for them",
+        "float32 matrix products run without TF32: nothing in the program sets their precision",
         'once, before training: torch.set_float32_matmul_precision("high")',
         heat=where.heat,
     )

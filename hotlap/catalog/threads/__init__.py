@@ -3,7 +3,7 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="C113",
-    title="As many threads as there are cores left for them",
+    title="As many threads as there are free cores",
     risk=Risk.ROUNDING,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),

@@ -1,4 +1,4 @@
-"""Sets the number of threads of torch's operators: before torch starts where that is known, else while it runs."""
+"""Sets the number of threads of torch's operators: before torch starts if it is known then, else while it runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ OURS = "HOTLAP_THREADS"  # says that the variables were set here, not by the use
 
 
 def environment(value: int | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """A number given goes to the pools at their start. One found here does so only where OpenMP would see too many
-    cores; for ranks and loader workers it is known only once the program runs.
+    """Return the variables that set the number of threads before torch starts.
+
+    A requested number is always set. One found here is set only if OpenMP would see too many cores; for ranks and
+    loader workers it is known only once the program runs.
     """
     if any(name in environ for name in VARIABLES):
         return {}
@@ -27,35 +29,37 @@ def environment(value: int | None, environ: Mapping[str, str]) -> dict[str, str]
     return {**dict.fromkeys(VARIABLES, str(value)), OURS: str(value)}
 
 
-def beside(cores: int, workers: int) -> int:
-    """Threads that leave busy loader workers their cores. One thread that waits for a core holds up all of them."""
+def threads_beside(cores: int, workers: int) -> int:
+    """Return how many threads leave busy workers their cores. One thread that waits for a core holds up all threads."""
     return max(1, cores - workers, cores // 4)
 
 
 def apply(site: Site) -> None:
     if site.value is not None:
-        _set(site, site.value, "as asked for")
+        _set(site, site.value, "as requested")
         return
     if (given := os.environ.get(VARIABLES[0])) is not None and OURS not in os.environ:
-        site.no_effect(f"{VARIABLES[0]}={given} is set, and that stays")
+        site.no_effect(f"{VARIABLES[0]}={given} is set, which takes precedence")
         return
     cores = cores_of_a_rank()
     threads = site.torch.get_num_threads()
     if threads > cores or OURS in os.environ:
         _set(site, cores, f"this process may use {cores} cores")
     else:
-        site.no_effect(f"torch uses {threads} threads on {cores} cores, and no loader workers beside them")
-    if site.asked:  # workers that mostly wait need no core, so no plan gives them one unmeasured
-        started = site.torch.utils.data.dataloader._MultiProcessingDataLoaderIter  # not made where data is kept
+        site.no_effect(f"torch uses {threads} threads on {cores} cores, and there are no loader workers")
+    if site.asked:  # workers that mostly wait need no core, so no plan reserves one unmeasured
+        started = (
+            site.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+        )  # not created where the dataset is cached
         site.replace(started, "__init__", partial(_workers_start, site))
 
 
 def _workers_start(site: Site, original: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lowered where workers start, never raised again: results depend on the number."""
+    """Lower the number of threads when workers start; never raise it again, since results depend on it."""
     workers = (args[0] if args else kwargs["loader"]).num_workers
-    threads = beside(cores_of_a_rank(), workers)
+    threads = threads_beside(cores_of_a_rank(), workers)
     if threads < site.torch.get_num_threads():
-        _set(site, threads, f"{workers} loader workers beside them")
+        _set(site, threads, f"{workers} loader workers need cores too")
     return original(*args, **kwargs)
 
 

@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Threads and busy loader workers that share cores could at most save all the time of the operators."""
+    """Expect at most the time of the operators, if threads and loader workers compete for cores."""
     if seen.on_cuda or seen.settings is None:
         return None
     threads, cores = seen.settings.threads, seen.machine.cores
@@ -21,6 +21,6 @@ def detect(seen: Observation) -> Expectation | None:
 
 
 def tries(seen: Observation) -> tuple[str, ...]:
-    """Powers of two below what it uses, the nearest first."""
+    """Return powers of two below the current number, nearest first."""
     uses = seen.settings.threads if seen.settings is not None else 1
     return tuple(str(1 << power) for power in reversed(range(11)) if 1 << power < uses)

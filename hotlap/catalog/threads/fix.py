@@ -1,4 +1,4 @@
-"""The number is told to torch."""
+"""Replaces the assignment with torch.set_num_threads."""
 
 from __future__ import annotations
 

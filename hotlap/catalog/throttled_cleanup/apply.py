@@ -1,4 +1,4 @@
-"""Leaves out most of the gc.collect() and empty_cache() calls that a training loop makes again and again."""
+"""Skips most of the gc.collect() and empty_cache() calls that a training loop repeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotlap.catalog.throttled_cleanup.memory import Memory
 from hotlap.runtime.site import Original, Site
 
 MEMORY, ALL = "memory", "all"
-SHORT = 0.1  # of the device's memory free, or less: then what torch keeps may be wanted elsewhere
+SHORT = 0.1  # of the device's memory: with less free, memory that torch caches may be needed elsewhere
 
 
 def apply(site: Site) -> None:
@@ -27,7 +27,7 @@ def apply(site: Site) -> None:
 
 
 def _owners(torch: Any, name: str) -> list[Any]:
-    """The modules that offer the function: it is bound to several names."""
+    """Return the modules that offer the function: it is bound to several names."""
     known = [torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None), getattr(torch, "mps", None)]
     return [owner for owner in known if owner is not None and name in vars(owner)]
 
@@ -35,32 +35,32 @@ def _owners(torch: Any, name: str) -> list[Any]:
 class Cleanup:
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._places = CleanupLines()
+        self._lines = CleanupLines()
         self._memory = Memory(site.torch)
-        self._told: dict[CleanupLine, str] = {}
+        self._reports: dict[CleanupLine, str] = {}
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
-        self._places.steps += 1
+        self._lines.steps += 1
         if self._site.first_sight(optimizer):
-            self._places.optimizers += 1
+            self._lines.optimizers += 1
 
     def collect(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         generation = args[0] if args else kwargs.get("generation", 2)
         if generation != 2:  # the young generations cost next to nothing
             return original(*args, **kwargs)
-        place = self._places.here("gc.collect()")
-        if self._leaves_out("gc.collect()", place, needed=self._memory.has_grown):
+        line = self._lines.here("gc.collect()")
+        if self._skips("gc.collect()", line, needed=self._memory.has_grown):
             return 0
         before = self._memory.held()
         found = original(*args, **kwargs)
-        if self._memory.collected(before, found) and place is not None:
-            place.was_of_use()
+        if self._memory.collected(before, found) and line is not None:
+            line.was_of_use()
         return found
 
     def empty_cache(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """It stops the device, and the steps after it ask the driver for memory anew: only where memory is short."""
-        place = self._places.here("empty_cache()")
-        if self._leaves_out("empty_cache()", place, of_use=self._memory_is_short):
+        """Run it only if memory is short: it stops the device, and later steps must request memory from the driver."""
+        line = self._lines.here("empty_cache()")
+        if self._skips("empty_cache()", line, of_use=self._memory_is_short):
             return None
         return original(*args, **kwargs)
 
@@ -72,21 +72,21 @@ class Cleanup:
         return bool(free < SHORT * total)
 
     def synchronize(self, original: Original, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._leaves_out("synchronize()", self._places.here("synchronize()")):
+        if self._skips("synchronize()", self._lines.here("synchronize()")):
             return None
         return original(*args, **kwargs)
 
-    def _leaves_out(
+    def _skips(
         self,
-        what: str,
-        place: CleanupLine | None,
+        call: str,
+        line: CleanupLine | None,
         of_use: Callable[[], bool] = lambda: True,
         needed: Callable[[], bool] = lambda: False,
     ) -> bool:
-        if place is None or not place.leave_out(self._places.steps, of_use, self._places.optimizers, needed):
+        if line is None or not line.leave_out(self._lines.steps, of_use, self._lines.optimizers, needed):
             return False
-        if place not in self._told:
-            self._told[place] = f"{what} at {place.name}"
-            lines = ", ".join(sorted(self._told.values()))
-            self._site.applied(f"{lines}: once in {place.every} times, more often only if memory grows")
+        if line not in self._reports:
+            self._reports[line] = f"{call} at {line.name}"
+            reports = ", ".join(sorted(self._reports.values()))
+            self._site.applied(f"{reports}: once in {line.every} times, more often only if memory grows")
         return True

@@ -5,7 +5,7 @@ from hotlap.records.plan import Expectation
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Collections, asked for or not, are one phase of the step; empty_cache and synchronize wait for the device."""
+    """Expect at most the time of garbage collections, whether explicit or automatic, and of empty_cache calls."""
     collecting = seen.shares.get(GARBAGE, 0.0)
     calls = [call for call in seen.syncs if call.kind == "empty_cache"]
     emptying = sum(call.ms_per_step for call in calls) / seen.mean_step_ms if seen.mean_step_ms else 0.0

@@ -1,4 +1,4 @@
-"""empty_cache, gc.collect and synchronize where every batch passes."""
+"""Finds empty_cache, gc.collect and synchronize calls made for every batch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def find(code: Code) -> Iterator[Found]:
         if name in _WAITING:
             what, safe = "waits until the device is idle", False
         elif name in _EMPTYING:
-            what, safe = "waits for the device and gives memory back that the next batch asks for again", True
+            what, safe = "waits for the device and frees memory that the next batch needs again", True
         elif name == "gc.collect":
-            what, safe = "walks over every object of the process", True
+            what, safe = "walks over every object in the process", True
         else:
             continue
         if code.hot(call):
@@ -39,15 +39,15 @@ def _found(code: Code, call: ast.Call, what: str, safe: bool) -> Found:
     applicability = Applicability.SAFE if safe else Applicability.UNSAFE
     return Found(
         call,
-        f"`{ast.unparse(call)}` {what}, {code.heat(call).frequency.value}",
-        "leave it out: torch reuses what is freed, and waits where it must",
+        f"`{ast.unparse(call)}` {what}, {code.heat(call).frequency}",
+        "remove it: torch reuses freed memory and waits where it must",
         applicability if alone else Applicability.DISPLAY_ONLY,
         hints={"remove": position_of(_whole(code, statement), code.lines)} if alone else {},
     )
 
 
 def _whole(code: Code, statement: ast.stmt) -> ast.stmt:
-    """With the `if torch.cuda.is_available():` around it, when nothing else is in there."""
+    """Return the statement, or the `if torch.cuda.is_available():` around it if that contains nothing else."""
     parent = code.parent(statement)
     if isinstance(parent, ast.If) and parent.body == [statement] and not parent.orelse and _is_pure(parent.test):
         grand = code.parent(parent)

@@ -1,4 +1,4 @@
-"""The call goes, with the condition that was there for its sake."""
+"""Removes the call, with a condition that guards nothing else."""
 
 from __future__ import annotations
 

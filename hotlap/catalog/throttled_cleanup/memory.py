@@ -1,4 +1,4 @@
-"""What the process holds of the host's and the device's memory, and what a collection changed."""
+"""Measures the memory that the process holds on host and device, and what a collection changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hotlap.machine import held_bytes
 
 MUCH = 64 << 20  # bytes
-SHARE = 0.05  # of what was held: growth below it is not worth a collection
+SHARE = 0.05  # of the memory held: less growth is not worth a collection
 
 
 class MemoryUse(NamedTuple):
@@ -21,7 +21,7 @@ class Memory:
         self._base = MemoryUse(0, 0)
 
     def held(self) -> MemoryUse:
-        """Some 20 µs for the host; the device is not waited for."""
+        """Return the memory held; takes about 20 µs and does not wait for the device."""
         device = self._cuda.memory_allocated() if self._cuda.is_initialized() else 0
         return MemoryUse(held_bytes().resident, device)
 
@@ -29,14 +29,14 @@ class Memory:
         return self._is_more(self.held())
 
     def collected(self, before: MemoryUse, found: int) -> bool:
-        """Told after each collection; `found` is what it returned. Whether it was of use.
+        """Return whether a collection was useful; must be called after each one, with what it returned as `found`.
 
-        Allocators give memory back late: where it had grown, any garbage counts as the cause.
+        Allocators return memory late: if memory had grown, any garbage counts as the cause.
         """
         grew = self._is_more(before)
         self._base = self.held()
         return (grew and found > 0) or any(was - now > MUCH for was, now in zip(before, self._base, strict=True))
 
     def _is_more(self, held: MemoryUse) -> bool:
-        """Than after the last collection."""
+        """Return whether noticeably more memory is held than after the last collection."""
         return any(now - base > max(MUCH, SHARE * base) for now, base in zip(held, self._base, strict=True))

@@ -1,4 +1,4 @@
-"""Evaluation of one sample at a time: by a loader with batches of one, or file by file."""
+"""Evaluation on one sample at a time: by a loader with batches of one, or file by file."""
 
 from __future__ import annotations
 
@@ -26,31 +26,34 @@ def find(code: Code) -> Iterator[Found]:
     yield from _loaders(code)
     yield from _one_by_one(code)
     for call in code.calls("TrainingArguments", "Seq2SeqTrainingArguments"):
-        given, trained = keyword(call, "per_device_eval_batch_size"), keyword(call, "per_device_train_batch_size")
-        if _is_one(given) and trained is not None and not _is_one(trained):
-            assert given is not None
-            yield _found(code, given, Confidence.HIGH)
+        evaluation_size, training_size = (
+            keyword(call, "per_device_eval_batch_size"),
+            keyword(call, "per_device_train_batch_size"),
+        )
+        if _is_one(evaluation_size) and training_size is not None and not _is_one(training_size):
+            assert evaluation_size is not None
+            yield _found(code, evaluation_size, Confidence.HIGH)
 
 
 # Loaders
 
 
 def _loaders(code: Code) -> Iterator[Found]:
-    every = list(loaders.loaders(code))
-    batched = any(_batch_size(loader) not in (1, None) for loader in every)
-    for loader in every:
+    all_loaders = list(loaders.loaders(code))
+    batched = any(_batch_size(loader) not in (1, None) for loader in all_loaders)
+    for loader in all_loaders:
         if _batch_size(loader) == 1 and _evaluates(code, loader.call):
             yield _found(code, loader.call, Confidence.MEDIUM if batched else Confidence.LOW)
 
 
 def _batch_size(loader: loaders.Loader) -> object:
-    """1, another number or expression, or None where it cannot be seen or batches are made elsewhere."""
+    """Return 1, another number or "expression"; None if it cannot be seen or batches are made elsewhere."""
     if not loader.complete or "batch_sampler" in loader.settings:
         return None
-    given = loader.settings.get("batch_size")
-    if given is None:
+    batch_size = loader.settings.get("batch_size")
+    if batch_size is None:
         return 1 if "collate_fn" not in loader.settings else None
-    return given.value if isinstance(given, ast.Constant) else "expression"
+    return batch_size.value if isinstance(batch_size, ast.Constant) else "expression"
 
 
 def _is_one(node: ast.expr | None) -> bool:
@@ -58,7 +61,7 @@ def _is_one(node: ast.expr | None) -> bool:
 
 
 def _evaluates(code: Code, call: ast.Call) -> bool:
-    """What is made here is iterated over without a graph: in this file, or by a function that gets it."""
+    """Tell whether the loader is iterated over without a graph: in this file, or by a function it is passed to."""
     function = code.function(call)
     if function is not None and function.name in _HOOKS and isinstance(code.statement(call), ast.Return):
         return True
@@ -72,7 +75,7 @@ def _evaluates(code: Code, call: ast.Call) -> bool:
 
 
 def _is_evaluated(code: Code, name: str) -> bool:
-    """All uses of the name are evaluations, and there is one."""
+    """Tell whether the loader of this name is used, and only in evaluations."""
     found = False
     for loop in code.nodes(ast.For):
         if isinstance(loop, ast.For) and name in _iterated(loop.iter) and code.is_batch_loop(loop):
@@ -91,11 +94,11 @@ def _is_evaluated(code: Code, name: str) -> bool:
 
 
 def _iterated(node: ast.expr) -> set[str]:
-    return {ast.unparse(part) for part in walk(node) if isinstance(part, ast.Name | ast.Attribute)}
+    return {ast.unparse(name) for name in walk(node) if isinstance(name, ast.Name | ast.Attribute)}
 
 
 def _function_evaluates(code: Code, call: ast.Call, number: int) -> bool | None:
-    """Whether the function evaluates with that argument; None where it does not iterate over it."""
+    """Tell whether the function evaluates with that argument; return None if it does not iterate over it."""
     result = None
     for reference in code.project.targets(code.term(call.func), code.path):
         function = code.project.function(reference)
@@ -118,7 +121,7 @@ def _function_evaluates(code: Code, call: ast.Call, number: int) -> bool | None:
 
 
 def _one_by_one(code: Code) -> Iterator[Found]:
-    """`model(image.unsqueeze(0))` for each of many, without a graph."""
+    """Yield `model(image.unsqueeze(0))` in a loop over samples, without a graph."""
     for node in code.nodes(ast.For):
         assert isinstance(node, ast.For)
         if code.is_batch_loop(node) and not code.under_no_grad(node):
@@ -143,36 +146,36 @@ def _without_graph(code: Code, loop: Repeated) -> bool:
 
 
 def _certainty(code: Code, call: ast.Call) -> Confidence:
-    """A script that only predicts waits for nobody's training."""
+    """Return low confidence for a script that only predicts: it holds up no training."""
     return Confidence.MEDIUM if code.trains() and code.callee_kind(call) == MODULE else Confidence.LOW
 
 
 def _flowing(loop: ast.For) -> set[str]:
-    """Names that depend on what the loop goes over, and on nothing of the turn before."""
-    names = {part.id for part in walk(loop.target) if isinstance(part, ast.Name)}
+    """Return the names that depend on the element of the loop, and not on the previous iteration."""
+    names = {name.id for name in walk(loop.target) if isinstance(name, ast.Name)}
     for statement in loop.body:
         for node in walk(statement):
             if isinstance(node, ast.Assign) and names & _names(node.value):
-                names |= {part.id for target in node.targets for part in walk(target) if isinstance(part, ast.Name)}
+                names |= {name.id for target in node.targets for name in walk(target) if isinstance(name, ast.Name)}
     return names
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
+    return {name.id for name in walk(node) if isinstance(name, ast.Name)}
 
 
 def _is_single(call: ast.Call, flowing: set[str]) -> bool:
-    """A batch is made of one sample right where the model is called."""
+    """Tell whether one sample is made a batch in the call of the model."""
     return any(_adds_dimension(argument) and flowing & _names(argument) for argument in call.args)
 
 
 def _adds_dimension(node: ast.expr) -> bool:
-    for part in walk(node):
-        if isinstance(part, ast.Call) and last_name(part.func) == "unsqueeze":
-            given = part.args[0] if part.args else keyword(part, "dim")
-            if isinstance(given, ast.Constant) and given.value == 0:
+    for inner in walk(node):
+        if isinstance(inner, ast.Call) and last_name(inner.func) == "unsqueeze":
+            dimension = inner.args[0] if inner.args else keyword(inner, "dim")
+            if isinstance(dimension, ast.Constant) and dimension.value == 0:
                 return True
-        if isinstance(part, ast.Subscript) and _begins_with_none(part.slice):
+        if isinstance(inner, ast.Subscript) and _begins_with_none(inner.slice):
             return True
     return False
 
@@ -183,11 +186,13 @@ def _begins_with_none(index: ast.expr) -> bool:
 
 
 def _found(code: Code, node: ast.expr, confidence: Confidence) -> Found:
-    heat = Heat(Frequency.BATCH, Confidence.HIGH, Side.EVALUATE, (Step(code.path, node.lineno, "one sample a batch"),))
+    heat = Heat(
+        Frequency.BATCH, Confidence.HIGH, Side.EVALUATE, (Step(code.path, node.lineno, "one sample per batch"),)
+    )
     return Found(
         node,
-        "the evaluation gives the model one sample at a time",
-        "evaluate in batches, larger than those of the training: nothing is kept for a backward pass",
+        "the evaluation runs the model on one sample at a time",
+        "evaluate in batches larger than those of training: nothing is kept for a backward pass",
         heat=heat,
         confidence=confidence,
     )

@@ -1,4 +1,4 @@
-"""The same costly result computed for every sample, in every epoch again."""
+"""The same costly result computed again for every sample in every epoch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COSTLY = frozenset(
     "dgllife.utils.smiles_to_bigraph dgllife.utils.smiles_to_complete_graph dgllife.utils.mol_to_bigraph "
     "torchvision.transforms.functional.rotate dgl.from_networkx torch_geometric.utils.from_smiles".split()
 )
-_NOT = ("fftfreq", "rfftfreq", "fftshift", "ifftshift")
+_CHEAP = ("fftfreq", "rfftfreq", "fftshift", "ifftshift")
 _TOKENIZING = frozenset("padding truncation return_tensors add_special_tokens return_attention_mask max_length".split())
 
 
@@ -47,54 +47,54 @@ def find(code: Code) -> Iterator[Found]:
         return
     yield from _in_steps(code)
     for call in code.all_calls():
-        what = _costly(code, call) if per_sample(code, call) else ""
-        if not what or _is_known(code, call) or _inside_costly(code, call):
+        verb = _costly(code, call) if per_sample(code, call) else ""
+        if not verb or _is_cached(code, call) or _inside_costly(code, call):
             continue
         function = code.function(call)
         if function is None or _is_random(code, call, function):
             continue
         yield Found(
             call,
-            f"`{shown(call)}` {what} of every sample again in every epoch",
+            f"`{shown(call)}` {verb} every sample again in every epoch",
             "compute it once before training and keep the result in memory or on disk",
             confidence=Confidence.LOW if is_for_test(code, call) else Confidence.MEDIUM,
         )
 
 
-def _is_known(code: Code, call: ast.Call) -> bool:
-    """The result is kept; a table of modules keeps those, not their results."""
-    return is_kept(code, call) and not _put(code, call.func) and not _keeps_modules(code, call)
+def _is_cached(code: Code, call: ast.Call) -> bool:
+    """Tell whether the result is cached; a table of modules caches modules, not their results."""
+    return is_kept(code, call) and not _table_entries(code, call.func) and not _stores_modules(code, call)
 
 
-def _keeps_modules(code: Code, call: ast.Call) -> bool:
-    """All that the function files is what computes: `self.resamplers[rate] = Resample(rate)`."""
-    filed = [
+def _stores_modules(code: Code, call: ast.Call) -> bool:
+    """Tell whether the function stores only modules: `self.resamplers[rate] = Resample(rate)`."""
+    stored = [
         node.value
         for node in walk(code.function(call) or call)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
         if dotted(node.targets[0].value).startswith("self.")
     ]
-    return bool(filed) and all(dataset_transforms.repeated(code, value) is not None for value in filed)
+    return bool(stored) and all(dataset_transforms.repeated(code, value) is not None for value in stored)
 
 
 def _in_steps(code: Code) -> Iterator[Found]:
-    """`tokenizer(texts, padding=True)` on the texts of a batch, where it goes through the model."""
+    """Yield `tokenizer(texts, padding=True)` on the texts of a batch in a training step."""
     for call in code.all_calls():
         name = last_name(call.func).lower()
-        asked = name.endswith(("tokenizer", "tokenize")) or name in ("batch_encode_plus", "encode_plus")
-        if not asked or not code.hot(call) or per_sample(code, call) or not call.args:
+        named = name.endswith(("tokenizer", "tokenize")) or name in ("batch_encode_plus", "encode_plus")
+        if not named or not code.hot(call) or per_sample(code, call) or not call.args:
             continue
         if (_tokenizes(code, call) or _is_tokenizer(code, call)) and _is_of_step(code, call):
             yield Found(
                 call,
                 f"`{shown(call)}` tokenizes the texts of every batch again in every epoch",
-                "tokenize once before training, or in collate_fn, where workers do it beside the device",
+                "tokenize once before training, or in collate_fn, where workers do it while the device computes",
                 confidence=Confidence.MEDIUM,
             )
 
 
 def _is_tokenizer(code: Code, call: ast.Call) -> bool:
-    """Called by that name, with texts, and made numbers of: what it gives goes into a tensor or to the device."""
+    """Recognise a tokenizer by its name, and by its result, which becomes a tensor or goes to the device."""
     if "tokenizer" not in last_name(call.func).lower() or not isinstance(call.args[0], ast.Name | ast.Subscript):
         return False
     statement = code.statement(call)
@@ -107,8 +107,8 @@ def _is_tokenizer(code: Code, call: ast.Call) -> bool:
 
 
 def _is_of_step(code: Code, call: ast.Call) -> bool:
-    """In a loop over batches, or a function that is called for one and gets its texts; not in a forward pass, which
-    may as well be one of inference, nor of constants."""
+    """Tell whether a training step tokenizes the texts of its batch. A forward pass may as well be inference, and
+    constants are tokenized once: neither counts."""
     function = code.function(call)
     steps = [step.text for step in code.heat(call).why]
     after = next((number for number, text in enumerate(reversed(steps)) if text.endswith(("loop", "batches"))), 0)
@@ -123,21 +123,21 @@ def _is_of_step(code: Code, call: ast.Call) -> bool:
 
 def _costly(code: Code, call: ast.Call) -> str:
     name = code.full_name(call.func)
-    if name in _COSTLY or (name.startswith(_COSTLY_PREFIXES) and not name.endswith(_NOT)):
-        return "computes the same"
+    if name in _COSTLY or (name.startswith(_COSTLY_PREFIXES) and not name.endswith(_CHEAP)):
+        return "computes the same result for"
     if _tokenizes(code, call) or _is_asked_of_sample(code, call):
-        return "tokenizes the text"
-    if _made(code, call.func) or _is_partial(code, call.func):
-        return "computes the same"
+        return "tokenizes the text of"
+    if _is_module_call(code, call.func) or _is_partial(code, call.func):
+        return "computes the same result for"
     if last_name(call.func) == "resize" and not name and _is_picture(code, call):
-        return "resizes the picture"
+        return "resizes the picture of"
     if _is_spectrogram(code, call):
-        return "computes the same"
+        return "computes the same result for"
     return ""
 
 
 def _is_spectrogram(code: Code, call: ast.Call) -> bool:
-    """`self.mel_spectrogram(wave)`, of what the object was given or makes of a sample itself; not read from a file."""
+    """Recognise `self.mel_spectrogram(wave)` computed from a sample, not read from a file."""
     function, name = code.function(call), last_name(call.func).lower()
     if function is None or "spectrogram" not in name or not dotted(call.func).startswith("self.") or not call.args:
         return False
@@ -146,7 +146,7 @@ def _is_spectrogram(code: Code, call: ast.Call) -> bool:
 
 
 def _is_partial(code: Code, node: ast.expr) -> bool:
-    """`self.parse = partial(smiles_to_bigraph, …)`, called here."""
+    """Recognise a call of `self.parse = partial(smiles_to_bigraph, …)`."""
     return any(
         isinstance(value, ast.Call) and code.full_name(value.func) == "functools.partial" and value.args
         and code.full_name(value.args[0]) in _COSTLY
@@ -155,7 +155,7 @@ def _is_partial(code: Code, node: ast.expr) -> bool:
 
 
 def _tokenizes(code: Code, call: ast.Call) -> bool:
-    """A call with the arguments of a tokenizer, or of one that was loaded as such."""
+    """Recognise a call with the arguments of a tokenizer, or of an object loaded as a tokenizer."""
     words = {word.arg for word in call.keywords}
     name = last_name(call.func)
     if len(words & _TOKENIZING) >= 2 and name not in ("generate", "decode", "batch_decode") and "pad" not in name:
@@ -165,7 +165,7 @@ def _tokenizes(code: Code, call: ast.Call) -> bool:
 
 
 def _is_asked_of_sample(code: Code, call: ast.Call) -> bool:
-    """`self.tokenizer.encode(text)`, `self.tokenize([text])` in `__getitem__`, of a text that the index leads to."""
+    """Recognise `self.tokenizer.encode(text)` and `self.tokenize([text])` in `__getitem__`, on text of the sample."""
     function, callee = code.function(call), call.func
     if function is None or not _gives_samples(code, function) or not isinstance(callee, ast.Attribute) or not call.args:
         return False
@@ -178,7 +178,7 @@ def _is_asked_of_sample(code: Code, call: ast.Call) -> bool:
 
 
 def _gives_samples(code: Code, function: Definition) -> bool:
-    """`__getitem__`, or another method of such a class."""
+    """Tell whether the function is a method of a class that defines `__getitem__`."""
     owner = code.parent(function)
     return isinstance(owner, ast.ClassDef) and any(
         getattr(statement, "name", "") == "__getitem__" for statement in owner.body
@@ -186,7 +186,7 @@ def _gives_samples(code: Code, function: Definition) -> bool:
 
 
 def _source(code: Code, node: ast.expr) -> str:
-    """The library call that something was made by: `AutoTokenizer.from_pretrained` of self.tokenizer."""
+    """Return the `from_pretrained` that created an object: `AutoTokenizer.from_pretrained` for self.tokenizer."""
     if isinstance(node, ast.Attribute) and node.attr in ("encode", "encode_plus", "tokenize", "__call__"):
         node = node.value
     for value in set_to(code, node):
@@ -197,14 +197,16 @@ def _source(code: Code, node: ast.expr) -> str:
     return ""
 
 
-def _made(code: Code, node: ast.expr) -> bool:
-    """self.mel = torchaudio.transforms.MelSpectrogram(…), called here."""
-    made = [node] if isinstance(node, ast.Call) else _put(code, node) or dataset_transforms.origins(code, node)
-    return any(dataset_transforms.repeated(code, value) is not None for value in made)
+def _is_module_call(code: Code, node: ast.expr) -> bool:
+    """Recognise a call of `self.mel = torchaudio.transforms.MelSpectrogram(…)`."""
+    origins = (
+        [node] if isinstance(node, ast.Call) else _table_entries(code, node) or dataset_transforms.origins(code, node)
+    )
+    return any(dataset_transforms.repeated(code, value) is not None for value in origins)
 
 
-def _put(code: Code, node: ast.expr) -> list[ast.expr]:
-    """What is put into a table of the object: `self.resamplers[rate] = Resample(rate)`, called as an entry of it."""
+def _table_entries(code: Code, node: ast.expr) -> list[ast.expr]:
+    """Return the values stored in a table whose entry is called: `self.resamplers[rate] = Resample(rate)`."""
     if not isinstance(node, ast.Subscript):
         return []
     name = ast.unparse(node.value)
@@ -217,7 +219,7 @@ def _put(code: Code, node: ast.expr) -> list[ast.expr]:
 
 
 def _is_picture(code: Code, call: ast.Call) -> bool:
-    """`image.resize((w, h))` where the image was opened in the same function; not a tensor's or an array's resize."""
+    """Recognise `image.resize((w, h))` of a picture opened in the same function, not of a tensor or an array."""
     function = code.function(call)
     if function is None or not isinstance(call.func, ast.Attribute):
         return False
@@ -226,30 +228,30 @@ def _is_picture(code: Code, call: ast.Call) -> bool:
         for node in walk(function)
         if isinstance(node, ast.Assign)
         and any(
-            isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.")
-            for part in walk(node.value)
+            isinstance(inner, ast.Call) and code.full_name(inner.func).startswith("PIL.Image.")
+            for inner in walk(node.value)
         )
         for target in node.targets
         if isinstance(target, ast.Name)
     }
     base: ast.expr = call.func.value
-    opened |= _given_pictures(code, call)
+    opened |= _passed_pictures(code, call)
     direct = any(
-        isinstance(part, ast.Call) and code.full_name(part.func).startswith("PIL.Image.") for part in walk(base)
+        isinstance(inner, ast.Call) and code.full_name(inner.func).startswith("PIL.Image.") for inner in walk(base)
     )
     return direct or mentions(base, dependents(function, opened) if opened else set())
 
 
-def _given_pictures(code: Code, call: ast.Call) -> set[str]:
-    """Arguments for which somebody gives a picture that he opened."""
-    known = code.reference(call)
-    facts = code.project.function(known) if known is not None else None
+def _passed_pictures(code: Code, call: ast.Call) -> set[str]:
+    """Return the parameters for which a caller passes a picture that it opened."""
+    reference = code.reference(call)
+    facts = code.project.function(reference) if reference is not None else None
     names = facts.parameters if facts is not None else ()
     shift = 1 if facts is not None and facts.owner and not is_static(facts) else 0
     return {
         name
         for number, name in enumerate(names)
-        for _, invocation in (code.project.callers.get(known, ()) if known is not None else ())
+        for _, invocation in (code.project.callers.get(reference, ()) if reference is not None else ())
         if _is_opened(argument(invocation, number - shift, name))
     }
 
@@ -261,7 +263,7 @@ def _is_opened(term: Term | None) -> bool:
 
 
 def _inside_costly(code: Code, call: ast.Call) -> bool:
-    """Part of a larger one: that is reported."""
+    """Tell whether the call is inside another costly call, which is reported instead."""
     for outer in code.ancestors(call):
         if isinstance(outer, ast.stmt):
             return False
@@ -271,7 +273,7 @@ def _inside_costly(code: Code, call: ast.Call) -> bool:
 
 
 def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
-    """What goes in, or how it is done, is drawn anew each time."""
+    """Tell whether the input or the parameters are drawn at random each time."""
     drawn = {
         target.id
         for node in walk(function)
@@ -286,11 +288,11 @@ def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
 
 
 def _draws(code: Code, node: ast.AST) -> bool:
-    for part in walk(node):
-        if not isinstance(part, ast.Call):
+    for inner in walk(node):
+        if not isinstance(inner, ast.Call):
             continue
-        name = code.full_name(part.func)
-        last = last_name(part.func).lower()
+        name = code.full_name(inner.func)
+        last = last_name(inner.func).lower()
         if name.startswith(("random.", "numpy.random.", "torch.rand")) or "random" in last or "augment" in last:
             return True
         if last in ("choice", "uniform", "randint", "shuffle", "rand", "randn", "permutation", "normal_", "integers"):

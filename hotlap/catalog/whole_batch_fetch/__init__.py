@@ -3,7 +3,7 @@ from hotlap.records.plan import Risk
 
 ENTRY = Entry(
     code="D106",
-    title="A batch of in-memory data is one index per tensor",
+    title="Batches of in-memory data fetched with one index per tensor",
     risk=Risk.EXACT,
     apply=within(__name__, "apply"),
     detect=within(__name__, "detect"),

@@ -1,7 +1,7 @@
-"""Fetches a batch of in-memory tensors by one index each, instead of item by item.
+"""Fetches a batch of in-memory tensors with one index per tensor, instead of item by item.
 
-The loader's iterator gets another fetcher; its sampler, its random numbers and its order are its own. The first batch
-of each epoch is fetched both ways and must be the same bit by bit.
+The loader's iterator gets another fetcher; its sampler, random numbers and order do not change. The first batch of each
+epoch is fetched both ways and must be bit-identical.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hotlap.loading.pure import Unfit, Watch, is_traced, pure
 from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.site import Site
 
-UNDER_TEST = 0.01  # of the time, spent on batches that are fetched the program's own way too
+UNDER_TEST = 0.01  # of the time, spent on fetching batches the program's own way as well, to compare them
 
 
 def apply(site: Site) -> None:
@@ -26,9 +26,9 @@ def apply(site: Site) -> None:
 
 
 def _look(site: Site, loader: Any, iterator: Any, fetchers: weakref.WeakSet[WholeBatches]) -> None:
-    """At the begin of each epoch of each loader; iterators are never kept or saved."""
+    """Give a new iterator the fetcher; called at the start of each epoch of each loader."""
     if iterator is None or is_profiled(site.torch):
-        return  # the loader's own error is under way, or the program's own profile
+        return  # the loader has failed, or the program profiles itself
     try:
         check(site.torch, loader, iterator)
         source = source_of(site.torch, loader.dataset)
@@ -48,30 +48,30 @@ def check(torch: Any, loader: Any, iterator: Any) -> None:
     data = torch.utils.data
     name = type(loader.dataset).__name__
     if loader.num_workers:
-        raise no_effect(f"{name} is loaded by workers, which are left alone")
+        raise no_effect(f"{name} is loaded by workers, which run unchanged")
     if type(iterator) is not data.dataloader._SingleProcessDataLoaderIter:
-        raise no_effect(f"{name} is read in another way already")
+        raise no_effect(f"{name} is already read in another way")
     if type(iterator._dataset_fetcher) is not data._utils.fetch._MapDatasetFetcher or not iterator._auto_collation:
-        raise no_effect(f"{name} is not put together from items")
+        raise no_effect(f"the batches of {name} are not made from items")
     collate = data._utils.collate
     ours = collate.default_collate_fn_map.get(torch.Tensor) is collate.collate_tensor_fn
     if loader.collate_fn is not collate.default_collate or not ours:
-        raise no_effect(f"the batches of {name} are put together by a function of the program's own")
+        raise no_effect(f"the batches of {name} are made by a custom collate_fn")
 
 
 def _stop(fetchers: weakref.WeakSet[WholeBatches]) -> None:
-    """Epochs under way go on item by item."""
+    """Make epochs under way continue item by item."""
     for fetcher in list(fetchers):
         fetcher.stop()
 
 
 def is_looked_at(torch: Any) -> bool:
-    """Whether the program sees which calls are made."""
+    """Return whether the program can see which calls are made."""
     return is_profiled(torch) or is_traced()
 
 
 class WholeBatches:
-    """In place of torch's fetcher. It reads the dataset's tensors at each batch: the program may change them."""
+    """Replaces torch's fetcher. It reads the dataset's tensors at each batch, since the program may change them."""
 
     def __init__(self, site: Site, original: Any, source: Source, watch: Watch, kind: type) -> None:
         self._site, self._original, self._source, self._watch, self._kind = site, original, source, watch, kind
@@ -86,12 +86,12 @@ class WholeBatches:
     def fetch(self, keys: Any) -> Any:
         if self._stopped or self._site.waits() or type(keys) is not list or not keys or is_looked_at(self._site.torch):
             return self._original.fetch(keys)
-        if self._watch.changed_now() is not None:  # its code, or what it is: the tensors are read as they are
+        if self._watch.changed_now() is not None:  # its code or class has changed; changed tensors are simply read
             self._stopped = True
             return self._original.fetch(keys)
         try:
             batch = self._source.batch(keys)
-        except Exception:  # noqa: BLE001 whatever is unusual about these keys, torch's own way says or does it
+        except Exception:  # noqa: BLE001 torch's own way handles unusual keys, or raises
             return self._original.fetch(keys)
         began = time.perf_counter()
         if self._proven and self._spent > UNDER_TEST * (began - self._since):
@@ -101,28 +101,36 @@ class WholeBatches:
         return expected
 
     def _compared(self, keys: list[Any], batch: Any) -> Any:
-        """The first batch of an epoch, and others as often as a hundredth of the time allows."""
+        """Return the batch fetched item by item, and stop if it differs.
+
+        Called for the first batch of an epoch, and for others within a hundredth of the time.
+        """
         expected = self._original.fetch(keys)
         name = self._kind.__name__
         if not same(self._site.torch, batch, expected):
             self._stopped = True
-            self._site.no_effect(f"a whole batch of {name} is not what its items make")
+            self._site.no_effect(f"a batch of {name} fetched at once differs from one made of its items")
         elif not self._proven:
             self._proven = True
             self._site.applied(f"{name}: one index per tensor for a batch of {len(keys)}")
         return expected
 
 
-def same(torch: Any, one: Any, other: Any) -> bool:
-    """Bit by bit, and laid out in memory the same way."""
-    if type(one) is not type(other):
+def same(torch: Any, first: Any, second: Any) -> bool:
+    """Return whether two batches are bit-identical and have the same memory layout."""
+    if type(first) is not type(second):
         return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(torch, one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(same(torch, a, b) for a, b in zip(one, other, strict=True))
-    alike = (one.dtype, one.shape, one.stride(), one.device) == (other.dtype, other.shape, other.stride(), other.device)
-    if not alike or one.requires_grad or other.requires_grad:
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(torch, first[key], second[key]) for key in first)
+    if isinstance(first, list):
+        return len(first) == len(second) and all(same(torch, a, b) for a, b in zip(first, second, strict=True))
+    alike = (first.dtype, first.shape, first.stride(), first.device) == (
+        second.dtype,
+        second.shape,
+        second.stride(),
+        second.device,
+    )
+    if not alike or first.requires_grad or second.requires_grad:
         return False
-    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second)]
     return bool(torch.equal(*bits))

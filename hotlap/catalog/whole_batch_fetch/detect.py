@@ -4,11 +4,11 @@ from hotlap.records.observation import DATA, Observation
 from hotlap.records.plan import Expectation
 
 IN_MEMORY = ("TensorDataset", "Subset")
-LIGHT_US = 30.0  # a sample fetched in less is likely a row of something in memory
+LIGHT_US = 30.0  # a sample fetched in less time is likely a row of in-memory data
 
 
 def detect(seen: Observation) -> Expectation | None:
-    """Items that cost little each could at most cost nothing together."""
+    """Expect at most the wait for data, if items are cheap enough to be rows in memory."""
     share = seen.shares.get(DATA, 0.0)
     alone = [
         loader
@@ -21,4 +21,4 @@ def detect(seen: Observation) -> Expectation | None:
     if not fitting or share <= 0:
         return None
     names = ", ".join(sorted({loader.dataset for loader in fitting}))
-    return Expectation(most=share, why=f"{names} is fetched item by item, {share:.0%} of the step")
+    return Expectation(most=share, why=f"{names} is fetched item by item, which takes {share:.0%} of the step")

@@ -1,4 +1,4 @@
-"""Datasets in memory whose rows are fetched one at a time and put together again."""
+"""Finds in-memory datasets whose rows are fetched one at a time and stacked again."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def _tensor_datasets(code: Code) -> Iterator[Found]:
         if (made is not None or _is_tensor(code, loader)) and _collates_items(loader):
             yield _found(
                 loader.call,
-                "takes tensors apart into items and stacks them again",
+                "splits tensors into items and stacks them again",
                 code.heat(loader.call).frequency,
                 code,
                 Confidence.LOW if _is_aside(code, loader) else None,
             )
     for call in code.calls("TensorDataset"):
-        handed = code.full_name(call.func).startswith("torch.utils.data.") and call not in linked
-        if handed and _is_handed_on(code, call) and _project_loads(code):
+        from_torch = code.full_name(call.func).startswith("torch.utils.data.") and call not in linked
+        if from_torch and _is_returned(code, call) and _project_loads(code):
             yield _found(
                 call,
-                "is taken apart into items by its loader, which stacks them again",
+                "is split into items by its loader, which stacks them again",
                 code.heat(call).frequency,
                 code,
                 Confidence.MEDIUM,
@@ -66,7 +66,7 @@ def _tensor_datasets(code: Code) -> Iterator[Found]:
 
 
 def _is_tensor(code: Code, loader: Loader) -> bool:
-    """`DataLoader(torch.from_numpy(table).to(device))`: the rows of a tensor, without a dataset around it."""
+    """Match `DataLoader(torch.from_numpy(table).to(device))`: the rows of a tensor without a dataset around it."""
     data = loader.settings.get("dataset")
     values = set_to(code, data) if isinstance(data, ast.Name | ast.Attribute) else [data] if data is not None else []
     here = code.function(loader.call)
@@ -76,7 +76,7 @@ def _is_tensor(code: Code, loader: Loader) -> bool:
 
 
 def _is_aside(code: Code, loader: Loader) -> bool:
-    """Workers put the batches together beside the training, or it is gone through after it."""
+    """Return whether workers make the batches in parallel with the training, or the loader is only for testing."""
     return loader.workers() == "some" or is_for_test(code, loader)
 
 
@@ -87,7 +87,7 @@ def _found(node: ast.expr, does: str, often: Frequency, code: Code, confidence: 
 
 
 def _collates_items(loader: Loader) -> bool:
-    """By torch's own way: one item after the other."""
+    """Return whether torch makes batches item by item, with its default collate_fn."""
     if "collate_fn" in loader.settings and not loader.lacks("collate_fn"):
         return False
     sampler = loader.settings.get("sampler")
@@ -100,7 +100,7 @@ def _is_none(node: ast.expr | None) -> bool:
 
 
 def _tensor_dataset(code: Code, node: ast.expr | None, deep: int = 0) -> ast.Call | None:
-    """The TensorDataset(…) that is handed to the loader, through names, splits and subsets."""
+    """Return the TensorDataset(…) given to the loader, through names, splits and subsets."""
     if node is None or deep > 4:
         return None
     if isinstance(node, ast.Call):
@@ -119,20 +119,20 @@ def _tensor_dataset(code: Code, node: ast.expr | None, deep: int = 0) -> ast.Cal
 
 
 def _unpacked(code: Code, node: ast.expr) -> Iterator[ast.expr]:
-    """`train, valid = random_split(data, …)`."""
+    """Yield the values of `train, valid = random_split(data, …)`."""
     if not isinstance(node, ast.Name):
         return
     for assignment in code.nodes(ast.Assign):
         assert isinstance(assignment, ast.Assign)
         target = assignment.targets[0]
         if isinstance(target, ast.Tuple) and any(
-            isinstance(part, ast.Name) and part.id == node.id for part in target.elts
+            isinstance(element, ast.Name) and element.id == node.id for element in target.elts
         ):
             yield assignment.value
 
 
-def _is_handed_on(code: Code, call: ast.Call) -> bool:
-    """Returned, or given to a function of the project: the loader is made elsewhere."""
+def _is_returned(code: Code, call: ast.Call) -> bool:
+    """Return whether the dataset is returned, so that the loader is made elsewhere."""
     parent = code.parent(call)
     if isinstance(parent, ast.Tuple):
         parent = code.parent(parent)
@@ -147,7 +147,7 @@ def _project_loads(code: Code) -> bool:
     )
 
 
-# A class written like it
+# Classes written like TensorDataset
 
 
 def _classes(code: Code) -> Iterator[Found]:
@@ -162,8 +162,8 @@ def _classes(code: Code) -> Iterator[Found]:
         if found and all(confidence is not None for confidence in found):
             yield Found(
                 returned[0][0],
-                f"`{shown(returned[0][0])}` is fetched for one sample after the other and stacked again",
-                _REPAIR + ", or a __getitems__",
+                f"`{shown(returned[0][0])}` is fetched sample by sample and stacked again",
+                _REPAIR + ", or define __getitems__",
                 confidence=min(
                     (confidence for confidence in found if confidence is not None),
                     key=lambda confidence: confidence.rank,
@@ -178,7 +178,7 @@ def _has_getitems(code: Code, function: Definition) -> bool:
 
 
 def _is_default_collated(code: Code) -> bool:
-    """No loader of the file has a collate_fn: ragged rows need one."""
+    """Return whether no loader of the file has a collate_fn, which ragged rows would need."""
     return not any("collate_fn" in loader.settings and not loader.lacks("collate_fn") for loader in loaders(code))
 
 
@@ -186,7 +186,7 @@ Names = dict[str, ast.expr]
 
 
 def _returned(body: list[ast.stmt], names: Names) -> list[tuple[ast.expr, Names]]:
-    """What the statements return, each with the names set before; nothing where they do more than that."""
+    """Return the values that the statements return, each with the names set before; nothing if they do more."""
     names = dict(names)
     found: list[tuple[ast.expr, Names]] = []
     for statement in body:
@@ -198,15 +198,15 @@ def _returned(body: list[ast.stmt], names: Names) -> list[tuple[ast.expr, Names]
                 return []
             found += inside
             if statement.orelse:
-                other = _returned(statement.orelse, names)
-                return [*found, *other] if other else []
+                otherwise = _returned(statement.orelse, names)
+                return [*found, *otherwise] if otherwise else []
         elif not _sets(statement, names):
             return []
     return []
 
 
 def _sets(statement: ast.stmt, names: Names) -> bool:
-    """A plain assignment, noted in the names; a text alone is a comment."""
+    """Record a plain assignment in the names; return False for any other statement but a docstring."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -224,7 +224,7 @@ def _sets(statement: ast.stmt, names: Names) -> bool:
 
 
 def _put(node: Any, names: Names) -> Any:
-    """The node with names set before in place of themselves: `x = x.float()`. What has none of them stays as it is."""
+    """Return the node with known names replaced by their values, as for `x = x.float()`."""
     if isinstance(node, ast.Name):
         return names.get(node.id, node)
     if isinstance(node, list):
@@ -238,7 +238,7 @@ def _put(node: Any, names: Names) -> Any:
 
 
 def _rows(code: Code, function: Definition, value: ast.expr, names: Names) -> Confidence | None:
-    """How sure it is that all of it is rows of what lies in memory; None where it is more than that."""
+    """Return how sure it is that the value consists of rows of in-memory data; None if it is more than that."""
     index = function.args.args[1].arg
     found = [_row(code, part, index, names) for part in _parts(value, names)]
     if not found or any(confidence is None for confidence in found):
@@ -247,7 +247,7 @@ def _rows(code: Code, function: Definition, value: ast.expr, names: Names) -> Co
 
 
 def _best(found: list[Confidence | None]) -> Confidence | None:
-    """One part that is surely a tensor vouches for the others."""
+    """Return medium confidence if any part is likely a tensor: it vouches for the others."""
     return (
         Confidence.MEDIUM if any(confidence in (Confidence.HIGH, Confidence.MEDIUM) for confidence in found) else None
     )
@@ -261,23 +261,27 @@ def _parts(value: ast.expr, names: Names) -> list[ast.expr]:
     if isinstance(value, ast.Name) and value.id in names:
         return _parts(names[value.id], names)
     if isinstance(value, ast.DictComp | ast.ListComp):
-        return [_of_each(value)]
+        return [_indexed_table(value)]
     return [value]
 
 
-def _of_each(node: ast.DictComp | ast.ListComp) -> ast.expr:
-    """`self.table[index]` for `{name: column[index] for name, column in self.table.items()}`."""
+def _indexed_table(node: ast.DictComp | ast.ListComp) -> ast.expr:
+    """Return `self.table[index]` for `{name: column[index] for name, column in self.table.items()}`."""
     picked = node.value if isinstance(node, ast.DictComp) else node.elt
-    part, over = node.generators[0], node.generators[0].iter
+    generator, over = node.generators[0], node.generators[0].iter
     if (
         isinstance(over, ast.Call)
         and last_name(over.func) in ("items", "values")
         and isinstance(over.func, ast.Attribute)
     ):
         over = over.func.value
-    given = part.target.elts[-1] if isinstance(part.target, ast.Tuple) and part.target.elts else part.target
+    given = (
+        generator.target.elts[-1]
+        if isinstance(generator.target, ast.Tuple) and generator.target.elts
+        else generator.target
+    )
     same = isinstance(picked, ast.Subscript) and ast.dump(picked.value).replace("Load", "Store") == ast.dump(given)
-    if not same or len(node.generators) > 1 or part.ifs or not isinstance(picked, ast.Subscript):
+    if not same or len(node.generators) > 1 or generator.ifs or not isinstance(picked, ast.Subscript):
         return node
     made = ast.Subscript(over, picked.slice, ast.Load())
     return ast.copy_location(made, node)
@@ -308,18 +312,18 @@ def _is_own(node: ast.expr) -> bool:
 
 
 def _is_number(node: ast.expr, index: str) -> bool:
-    """The index itself, or a slice that starts at it: a window."""
+    """Match the index itself, or a slice that starts at it (a window)."""
     if isinstance(node, ast.Tuple):
         return bool(node.elts) and _is_number(node.elts[0], index)
     if isinstance(node, ast.Slice):
-        return any(isinstance(part, ast.Name) and part.id == index for part in walk(node))
+        return any(isinstance(descendant, ast.Name) and descendant.id == index for descendant in walk(node))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         return _is_number(node.left, index)
     return isinstance(node, ast.Name) and node.id == index
 
 
 def _of_memory(code: Code, node: ast.expr, made: bool) -> Confidence | None:
-    """A tensor or an array of the object's own. One mapped from a file, or read lazily, is not in memory."""
+    """Return how sure it is that an attribute is an in-memory tensor or array, not one mapped or read lazily."""
     texts = [ast.unparse(value) for value in (*set_to(code, node), *_roots(code, node))]
     if any(word in text for text in texts for word in ("memmap", "mmap", "h5py", "zarr", "load_dataset", "open(")):
         return None
@@ -333,15 +337,15 @@ def _of_memory(code: Code, node: ast.expr, made: bool) -> Confidence | None:
 
 
 def _roots(code: Code, node: ast.expr) -> Iterator[ast.expr]:
-    """What the names are set to that it is made of: the file of `file.get("x")`."""
+    """Yield the values of the names it is made of, such as the file of `file.get("x")`."""
     for value in set_to(code, node):
-        for part in walk(value):
-            if isinstance(part, ast.Name):
-                yield from set_to(code, part)
+        for name in walk(value):
+            if isinstance(name, ast.Name):
+                yield from set_to(code, name)
 
 
 def _is_array(node: ast.expr) -> bool:
-    """`frame.values`, `frame.to_numpy()`, and what is made of them."""
+    """Match `frame.values`, `frame.to_numpy()`, and calls of methods on them."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr == "to_numpy":
             return True
@@ -350,7 +354,7 @@ def _is_array(node: ast.expr) -> bool:
 
 
 def _applied(code: Code, node: ast.expr) -> set[str]:
-    """What `column.apply(function).tolist()` gives: what the function does."""
+    """Return the kinds of `column.apply(function).tolist()`: those of what the function returns."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr == "apply" and node.args:
             return _kinds(code.project.answer(("call", code.term(node.args[0])), code.path))
@@ -364,5 +368,5 @@ def _kinds(term: Term) -> set[str]:
     if isinstance(term, str):
         return {term} if term else set()
     if term[0] in ("list", "join", "tuple", "dict"):
-        return set().union(*(_kinds(part) for part in term[1:]))
+        return set().union(*(_kinds(member) for member in term[1:]))
     return {"other"}

@@ -1,4 +1,4 @@
-"""Datasets whose items are rows of tensors: torch's TensorDataset, subsets of it, and classes written like it."""
+"""Reads datasets whose items are rows of tensors: TensorDataset, subsets of it, and classes written like it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotlap.runtime.decline import no_effect
 
 
 class Source:
-    """batch(keys) is what default_collate makes of the items of these keys, or it raises."""
+    """`batch(keys)` returns what default_collate makes of the items with these keys, or raises."""
 
     def __init__(self, torch: Any, dataset: Any, subsets: list[Any], shape: Any) -> None:
         self._torch, self._dataset, self._subsets, self._shape = torch, dataset, subsets, shape
@@ -23,7 +23,7 @@ class Source:
             keys = [indices[key] for key in keys]
         rows = self._torch.tensor(keys)
         if rows.dtype is not self._torch.int64 or rows.dim() != 1:
-            raise TypeError("keys that are no numbers")
+            raise TypeError("keys that are not integers")
         return self._fill(self._shape, _Rows(self._torch, rows))
 
     def _fill(self, shape: Any, rows: _Rows) -> Any:
@@ -33,11 +33,11 @@ class Source:
             return rows.of(getattr(self._dataset, shape))
         if isinstance(shape, dict):
             return {key: self._fill(value, rows) for key, value in shape.items()}
-        return [self._fill(part, rows) for part in shape]
+        return [self._fill(child, rows) for child in shape]
 
 
 class _Rows:
-    """The same rows of several tensors, sent to each device once."""
+    """The same row numbers for several tensors, sent to each device once."""
 
     def __init__(self, torch: Any, rows: Any) -> None:
         self._torch, self._rows = torch, rows
@@ -52,10 +52,12 @@ class _Rows:
         return tensor.index_select(0, self._on(tensor.device, len(tensor)))
 
     def _on(self, device: Any, length: int) -> Any:
-        """Checked on the host: a device would fail for good. Pinned, so that the host does not wait for the copy."""
+        """Return the row numbers on a device. They are checked on the host, since a device-side assert is permanent,
+        and pinned, so that the host does not wait for the copy.
+        """
         low, high = self._rows.aminmax()
         if int(low) < 0 or int(high) >= length:
-            raise IndexError("a key outside of the tensor")
+            raise IndexError("a key outside the tensor")
         if device not in self._there:
             self._there[device] = self._rows.pin_memory().to(device, non_blocking=True)
         return self._there[device]
@@ -78,7 +80,7 @@ def source_of(torch: Any, dataset: Any) -> Source:
         subsets.append(dataset)
         dataset = dataset.dataset
     if callable(getattr(dataset, "__getitems__", None)):
-        raise no_effect(f"torch fetches {name} by whole batches already")
+        raise no_effect(f"torch already fetches {name} in whole batches")
     usual = type(dataset) is data.TensorDataset and genuine_of("torch", data.TensorDataset.__getitem__)
     if usual and not callable(vars(dataset).get("__getitem__")):
         shape, tensors = None, list(dataset.tensors)
@@ -97,13 +99,13 @@ def source_of(torch: Any, dataset: Any) -> Source:
 def _attributes(shape: Any) -> list[str]:
     if isinstance(shape, str):
         return [shape]
-    return [name for part in (shape.values() if isinstance(shape, dict) else shape) for name in _attributes(part)]
+    return [name for child in (shape.values() if isinstance(shape, dict) else shape) for name in _attributes(child)]
 
 
 def shape_of(kind: type) -> Any:
-    """Of a class whose __getitem__(self, i) is only `return self.a[i], self.b[i]`: ["a", "b"]; of others None."""
+    """Return ["a", "b"] for a class whose __getitem__(self, i) is only `return self.a[i], self.b[i]`, else None."""
     function = getattr(kind, "__getitem__", None)
-    if hasattr(function, "__wrapped__"):  # a decorator's: the source would be that of the function inside
+    if hasattr(function, "__wrapped__"):  # decorated: the source would be that of the wrapped function
         return None
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))  # type: ignore[arg-type]

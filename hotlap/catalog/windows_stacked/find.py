@@ -24,7 +24,7 @@ _WRAPPED = frozenset(
     "torch.from_numpy torch.tensor torch.as_tensor torch.FloatTensor torch.Tensor torch.LongTensor numpy.array "
     "numpy.asarray numpy.copy".split()
 )
-_REPAIR = "cut all windows at once: numpy's sliding_window_view or tensor.unfold make views, without copying"
+_REPAIR = "cut all windows at once: numpy's sliding_window_view and tensor.unfold return views, without copying"
 
 
 def find(code: Code) -> Iterator[Found]:
@@ -47,18 +47,18 @@ def find(code: Code) -> Iterator[Found]:
 
 def _found(code: Code, cut: ast.Subscript) -> Found:
     heat = code.heat(cut)
-    sure = Confidence.HIGH if code.kind(cut.value) in (*TENSORS, NUMPY, FRAME) else Confidence.MEDIUM
+    confidence = Confidence.HIGH if code.kind(cut.value) in (*TENSORS, NUMPY, FRAME) else Confidence.MEDIUM
     return Found(
         cut,
         f"`{shown(cut)}` copies overlapping windows one by one",
         _REPAIR,
         heat=Heat(heat.frequency, Confidence.HIGH, heat.side, heat.why),
-        confidence=sure,
+        confidence=confidence,
     )
 
 
 def _appended(code: Code, loop: ast.For, index: str) -> Iterator[Found]:
-    """Only the first of them: inputs and targets are cut in the same loop."""
+    """Yield only the first window cut in the loop: inputs and targets are often cut together."""
     local = _locals(loop)
     for statement in loop.body:
         for value, into in _gathered(statement, index):
@@ -84,7 +84,7 @@ def _locals(loop: ast.For) -> Locals:
 
 
 def _gathered(statement: ast.stmt, index: str) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What is appended to a list, or stored as one row of an array; and that list or row."""
+    """Yield each value appended to a list or stored as a row of an array, with that list or row."""
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
         row = statement.targets[0]
         first = row.slice.elts[0] if isinstance(row.slice, ast.Tuple) and row.slice.elts else row.slice
@@ -98,15 +98,15 @@ def _gathered(statement: ast.stmt, index: str) -> Iterator[tuple[ast.expr, ast.e
 
 def _cuts(code: Code, value: ast.expr, local: Locals, index: str, iterable: ast.expr) -> Iterator[ast.Subscript]:
     value = local.get(value.id, value) if isinstance(value, ast.Name) else value
-    for part in value.elts if isinstance(value, ast.Tuple) else [value]:
-        inner = local.get(part.id, part) if isinstance(part, ast.Name) else part
+    for element in value.elts if isinstance(value, ast.Tuple) else [value]:
+        inner = local.get(element.id, element) if isinstance(element, ast.Name) else element
         found = _window(code, inner, index, local, iterable)
         if found is not None:
             yield found
 
 
 def _of_starts(code: Code, loop: ast.For, target: ast.Tuple) -> Iterator[Found]:
-    """`for row, start in enumerate(starts): windows[row] = series[start : start + length]`."""
+    """Yield from `for row, start in enumerate(starts): windows[row] = series[start : start + length]`."""
     names = [element.id for element in target.elts if isinstance(element, ast.Name)]
     if len(names) != 2 or not (_makes_tensors(code, loop) or code.heat(loop).hot):
         return
@@ -120,7 +120,7 @@ def _of_starts(code: Code, loop: ast.For, target: ast.Tuple) -> Iterator[Found]:
 
 
 def _makes_tensors(code: Code, loop: ast.For) -> bool:
-    """The rows are those of an array or tensor that the function makes."""
+    """Tell whether the function creates an array or tensor for the rows."""
     function = code.function(loop)
     return function is not None and any(
         isinstance(node, ast.Call) and code.full_name(node.func).endswith((".zeros", ".empty", ".full", ".ones"))
@@ -129,12 +129,12 @@ def _makes_tensors(code: Code, loop: ast.For) -> bool:
 
 
 def _is_range(code: Code, node: ast.expr) -> bool:
-    """range(…) or np.arange(…), perhaps by a name it was given."""
+    """Recognise range(…) or np.arange(…), also by the name of a variable set to it."""
     while isinstance(node, ast.Call) and last_name(node.func) == "tqdm" and node.args:
         node = node.args[0]
     if isinstance(node, ast.Name):
-        made = [value for value in set_to(code, node) if code.function(value) is code.function(node)]
-        return bool(made) and all(isinstance(value, ast.Call) and _counts(code, value) for value in made)
+        values = [value for value in set_to(code, node) if code.function(value) is code.function(node)]
+        return bool(values) and all(isinstance(value, ast.Call) and _counts(code, value) for value in values)
     return isinstance(node, ast.Call) and _counts(code, node)
 
 
@@ -143,15 +143,15 @@ def _counts(code: Code, node: ast.Call) -> bool:
 
 
 def _window(code: Code, node: ast.expr, index: str, local: Locals, iterable: ast.expr) -> ast.Subscript | None:
-    """`series[i : i + length]`, perhaps with `.values`, of something that is no text; overlapping."""
+    """Return the overlapping slice `series[i : i + length]`, perhaps of `.values`, or None. Text does not count."""
     node = _unwrapped(code, node)
     if not isinstance(node, ast.Subscript) or code.kind(node.value) == TEXT:
         return None
-    given, *rest = node.slice.elts if isinstance(node.slice, ast.Tuple) and node.slice.elts else [node.slice]
-    first = _as_slice(given, local)
+    first_dimension, *rest = node.slice.elts if isinstance(node.slice, ast.Tuple) and node.slice.elts else [node.slice]
+    first = _as_slice(first_dimension, local)
     if not isinstance(first, ast.Slice) or first.lower is None or first.upper is None:
         return None
-    if any(mentions(part, {index, *local}) for part in rest) or not _overlaps(first, iterable):
+    if any(mentions(dimension, {index, *local}) for dimension in rest) or not _overlaps(first, iterable):
         return None
     moving = {index, *(name for name, value in local.items() if mentions(value, {index}))}
     moving |= {name for name, value in local.items() if mentions(value, moving)}
@@ -160,14 +160,14 @@ def _window(code: Code, node: ast.expr, index: str, local: Locals, iterable: ast
 
 
 def _as_slice(node: ast.expr, local: Locals) -> ast.expr:
-    """`slice(i, i + n)` and `range(i, i + n)`, by the name they were given, are a slice as well."""
-    made = local.get(node.id) if isinstance(node, ast.Name) else node
-    named = isinstance(made, ast.Call) and last_name(made.func) in ("slice", "range") and len(made.args) == 2
-    return ast.Slice(made.args[0], made.args[1]) if named else node  # type: ignore[union-attr]
+    """Return `slice(i, i + n)` or `range(i, i + n)`, also by the name of a local, as a slice."""
+    value = local.get(node.id) if isinstance(node, ast.Name) else node
+    named = isinstance(value, ast.Call) and last_name(value.func) in ("slice", "range") and len(value.args) == 2
+    return ast.Slice(value.args[0], value.args[1]) if named else node  # type: ignore[union-attr]
 
 
 def _unwrapped(code: Code, node: ast.expr) -> ast.expr:
-    """Without `.values`, `.to_numpy()`, and what makes a tensor of it."""
+    """Strip `.values`, `.to_numpy()` and conversions to a tensor."""
     while True:
         if isinstance(node, ast.Attribute) and node.attr == "values":
             node = node.value
@@ -180,7 +180,7 @@ def _unwrapped(code: Code, node: ast.expr) -> ast.expr:
 
 
 def _is_fixed(lower: ast.expr, upper: ast.expr, local: Locals, moving: set[str]) -> bool:
-    """The length, upper less lower, is the same in every turn."""
+    """Tell whether the length, upper minus lower, is the same in every iteration."""
     total = Counter(_sum(upper, local, 1))
     for text, sign in _sum(lower, local, -1).items():
         total[text] += sign
@@ -189,11 +189,11 @@ def _is_fixed(lower: ast.expr, upper: ast.expr, local: Locals, moving: set[str])
 
 
 def _sum(node: ast.expr, local: Locals, sign: int) -> Counter[str]:
-    """What is added up, with how often: `i + n - 1` is i once, n once, and a number."""
+    """Return the terms of a sum with their counts: `i + n - 1` is {i: 1, n: 1, 1: -1}."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         found = _sum(node.left, local, sign)
-        other = sign if isinstance(node.op, ast.Add) else -sign
-        for text, count in _sum(node.right, local, other).items():
+        right_sign = sign if isinstance(node.op, ast.Add) else -sign
+        for text, count in _sum(node.right, local, right_sign).items():
             found[text] += count
         return found
     if isinstance(node, ast.Name) and node.id in local:
@@ -204,7 +204,7 @@ def _sum(node: ast.expr, local: Locals, sign: int) -> Counter[str]:
 
 
 def _overlaps(cut: ast.Slice, iterable: ast.expr) -> bool:
-    """The step of the range is not the length of the window."""
+    """Tell whether consecutive windows overlap: the step of the range is not the length of the window."""
     assert cut.lower is not None
     assert cut.upper is not None
     if any(isinstance(node, ast.Mult) for node in walk(cut.lower)):  # series[i * n : (i + 1) * n]
@@ -218,20 +218,20 @@ def _overlaps(cut: ast.Slice, iterable: ast.expr) -> bool:
 
 
 def _is_stacked(code: Code, loop: ast.For, gathered: ast.expr) -> bool:
-    """The list is later made one array, or handed out of the function."""
+    """Tell whether the list later becomes one array, or is returned to a caller that makes one."""
     name = ast.unparse(gathered)
     scope = code.function(loop) or code.tree
     for node in walk(scope):
         if getattr(node, "lineno", 0) < (loop.end_lineno or loop.lineno):
             continue
         stacks = isinstance(node, ast.Call) and last_name(node.func) in _STACKS
-        if stacks and any(ast.unparse(part) == name for part in node.args):  # type: ignore[attr-defined]
+        if stacks and any(ast.unparse(argument) == name for argument in node.args):  # type: ignore[attr-defined]
             return True
     return isinstance(gathered, ast.Name) and _is_returned_for_stacking(code, scope, name)
 
 
 def _is_returned_for_stacking(code: Code, scope: ast.AST, name: str) -> bool:
-    """`return windows, targets`, and a caller in the file makes arrays of what it gets."""
+    """Recognise `return windows, targets` where a caller in the file makes arrays of the result."""
     if not isinstance(scope, ast.FunctionDef):
         return False
     returned = any(
@@ -247,7 +247,7 @@ def _is_returned_for_stacking(code: Code, scope: ast.AST, name: str) -> bool:
         stacked = [
             stack
             for stack in code.calls(*_STACKS)
-            if any(isinstance(part, ast.Name) and part.id in names for part in stack.args)
+            if any(isinstance(argument, ast.Name) and argument.id in names for argument in stack.args)
         ]
         if stacked:
             return True
@@ -264,7 +264,7 @@ def _is_stacked_itself(code: Code, node: ast.ListComp) -> bool:
         return any(
             isinstance(candidate, ast.Call)
             and last_name(candidate.func) in _STACKS
-            and any(getattr(part, "id", "") == name for part in candidate.args)
+            and any(getattr(argument, "id", "") == name for argument in candidate.args)
             for candidate in walk(scope)
         )
     return False

@@ -1,4 +1,4 @@
-"""Data for the engine: sources that gather by index, streams, encoders, and a cache of what was preprocessed."""
+"""Data for the engine: sources that gather by index, streams, encoders, and a cache of preprocessed arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How many samples a second each batch size trains, and what memory it takes: whole steps, not forward passes.
+"""How many samples a second each batch size trains, and what memory it takes, over whole steps.
 
-A larger batch is another training: fewer updates an epoch, of less noise each. So nothing is changed here; the report
-says what would change, and the quality has to be measured again.
+A larger batch is a different training: fewer and less noisy updates per epoch. So nothing is changed here; the report
+says what would change, and the quality must be measured again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Step = Callable[[nn.Module, Batch], Tensor]
 
 @dataclass(frozen=True)
 class BatchSizeMeasurement:
-    """One batch size. `memory` is the device's peak on CUDA; elsewhere what a step holds: weights, gradients,
+    """Times of one batch size. `memory` is the device's peak on CUDA; elsewhere what a step holds: weights, gradients,
     optimizer state, the batch, and what the backward pass keeps."""
 
     batch_size: int
@@ -47,7 +47,7 @@ class BatchSizeMeasurement:
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """What was measured, the size that is asked about, and the smallest one that is nearly as fast as the fastest."""
+    """What was measured, the present size `now`, and the smallest size that is nearly as fast as the fastest."""
 
     rows: int
     now: int
@@ -67,7 +67,7 @@ class BatchSizes:
         return next(measured for measured in self.measured if measured.samples_a_second >= limit)
 
     def lines(self) -> list[str]:
-        """A table, and what the suggested size would do to the training."""
+        """Return a table, and what the suggested size would do to the training."""
         table = [f"{'batch':>7}  {'samples/s':>10}  {'ms/step':>8}  {'steps/epoch':>11}  memory"]
         for measured in self.measured:
             step = 1000 * sum(measured.seconds) / len(measured.seconds)
@@ -88,10 +88,10 @@ class BatchSizes:
         usual = self.learning_rate * (math.sqrt(factor) if self.adaptive else factor)
         rule = "by the square root, usual for Adam and its kin" if self.adaptive else "in proportion, usual for SGD"
         return [
-            f"batch size {self.now} -> {size} is another training: {before} -> {after} updates an epoch, "
+            f"batch size {self.now} -> {size} is a different training: {before} -> {after} updates per epoch, "
             f"each the mean of {factor:g} times as many samples",
-            f"the learning rate {self.learning_rate:g} was right for {self.now}; a start for {size} is {usual:.2g} "
-            f"({rule}); nothing is changed for you: measure the quality again",
+            f"the learning rate {self.learning_rate:g} was right for {self.now}; a starting point for {size} is "
+            f"{usual:.2g} ({rule}); nothing is changed for you: measure the quality again",
         ]
 
 
@@ -104,20 +104,20 @@ def measure_batch_sizes(
     candidates: Sequence[int] | None = None,
     seconds: float = 0.3,
 ) -> BatchSizes:
-    """Trains copies of model and optimizer for a moment with each size; yours and the random streams stay as they are.
+    """Train copies of model and optimizer briefly with each size; yours and the random streams do not change.
 
-    `step(model, batch)` returns the loss. Candidates are doubled from `now` in both directions when not given, up to
-    the rows there are; the first that does not fit in memory ends the search upwards.
+    `step(model, batch)` returns the loss. If no candidates are given, `now` is doubled and halved, up to the number of
+    rows; the first size that does not fit in memory ends the search upwards.
     """
     require_resident(source)
     if now < 1 or now > source.rows:
-        raise EmptySplit(f"a batch of {now} from {source.rows} rows; use 1 … {source.rows}")
+        raise EmptySplit(f"now={now} is not a batch size for {source.rows} rows; use 1 … {source.rows}")
     sizes = sorted({size for size in candidates or doublings(now, source.rows) if 1 <= size <= source.rows})
     if not sizes:
-        raise DataError(f"no candidate batch size fits the {source.rows} rows: {candidates}")
+        raise DataError(f"no candidate batch size fits the {source.rows} rows: {candidates}; use 1 … {source.rows}")
     done: list[BatchSizeMeasurement] = []
     refused: list[int] = []
-    with torch.random.fork_rng(devices=cuda_of(source.device)), left_alone(optimizer):
+    with torch.random.fork_rng(devices=cuda_of(source.device)), restored(optimizer):
         for size in sizes:
             found = try_size(model, optimizer, step, source, size, seconds)
             if found is None:
@@ -132,8 +132,9 @@ def measure_batch_sizes(
 
 
 @contextlib.contextmanager
-def left_alone(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """The streams that torch does not fork, and the gradients of what is no part of the model, such as a loss's."""
+def restored(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Restore the random streams that torch does not fork, and the gradients of the optimizer's tensors, since those
+    outside the model, such as a loss's, are not copied."""
     python, arrays = random.getstate(), np.random.get_state()
     parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     gradients = [None if tensor.grad is None else tensor.grad.clone() for tensor in parameters]
@@ -149,8 +150,8 @@ def left_alone(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 def require_resident(source: AnySource) -> None:
     if not is_resident(source):
         raise DataError(
-            f"batch sizes are measured on rows in memory, and a {type(source).__name__} reads its own; give some of "
-            "them: Tensors(*next(iter(source.batches(torch.arange(rows), rows, device))))"
+            f"batch sizes are measured on rows in memory, but a {type(source).__name__} reads them as needed; give "
+            "some of its rows: Tensors(*next(iter(source.batches(torch.arange(rows), rows, device))))"
         )
 
 
@@ -165,7 +166,7 @@ def cuda_of(device: torch.device) -> list[torch.device]:
 def try_size(
     model: nn.Module, optimizer: torch.optim.Optimizer, step: Step, source: Resident, size: int, seconds: float
 ) -> BatchSizeMeasurement | None:
-    """None when it does not fit in memory."""
+    """Measure one batch size; None if it does not fit in memory."""
     try:
         twins = copy.deepcopy((model, optimizer))  # together: the optimizer then has the twin's weights
         return timed(*twins, step, source, size, seconds)
@@ -173,7 +174,7 @@ def try_size(
         return None
     finally:
         twins = ()  # type: ignore[assignment]
-        if source.device.type == "cuda":  # once a size, never in a training: the next size starts from what is free
+        if source.device.type == "cuda":  # once per size, never during training: the next size starts from what is free
             gc.collect()
             torch.cuda.empty_cache()
 
@@ -186,7 +187,7 @@ def timed(
     model.train()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    kept = [one_step(model, optimizer, step, source.gather(index)) for _ in range(WARM_UP)]
+    held = [one_step(model, optimizer, step, source.gather(index)) for _ in range(WARM_UP)]
     times: list[float] = []
     while sum(times) < seconds or len(times) < 3:
         finish(device)
@@ -194,7 +195,7 @@ def timed(
         one_step(model, optimizer, step, source.gather(index), count=False)
         finish(device)  # host sync: this is a measurement, not a training
         times.append(time.perf_counter() - started)
-    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else max(kept)
+    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else max(held)
     return BatchSizeMeasurement(size, tuple(times), memory)
 
 
@@ -204,7 +205,7 @@ def finish(device: torch.device) -> None:
 
 
 def one_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: Step, batch: Batch, count: bool = True) -> int:
-    """Forward, backward and update. Returns the bytes held between forward and backward, and after the update."""
+    """Run forward, backward and update; return the bytes held between forward and backward, and after the update."""
     optimizer.zero_grad(set_to_none=True)
     if not count:
         step(model, batch).backward()  # type: ignore[no-untyped-call]

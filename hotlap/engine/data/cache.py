@@ -1,15 +1,15 @@
-"""Preprocessed arrays on disk, kept by what they were made from.
+"""Preprocessed arrays on disk, found by what they were made from.
 
 The key is a hash of the inputs, of the function that makes the arrays (its source and code, what it uses of a function
-around it, the plain values it reads of its module, and a version), and of its arguments. An input file counts by its
-content ("content", the default: reads it all) or by its size, time and sixteen blocks of its content ("sample": fast
-for huge files, and blind to a change that keeps all three). What makes the result but is in none of these, such as a
-helper the function calls or an object of a class, belongs into `version`.
+around it, the plain values it reads from its module, and a version), and of its arguments. An input file is identified
+by its content ("content", the default, which reads all of it) or by its size, time and sixteen blocks of its content
+("sample": fast for huge files, but blind to a change that keeps all three). Anything else that determines the result,
+such as a helper the function calls or an object of a class, belongs in `version`.
 
-Several processes may ask at once: one makes the entry under a lock, the others wait and read it. An entry appears by
-one rename, with a checksum of every file, and goes by one; a torn or damaged one is made again. Its files are mapped
-before they are checked, and what is mapped stays readable when another process removes the entry. A lock goes with its
-process.
+Several processes may request an entry at once: one makes it under a lock, the others wait and read it. An entry appears
+by one rename, with a checksum of every file, and disappears by one; a torn or damaged one is made again. Its files are
+mapped before they are checked, and what is mapped stays readable when another process removes the entry. A lock ends
+with its process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Mode = Literal["r", "c"]  # of a mapped file: read only, or with changes that st
 
 
 def default_folder() -> Path:
-    """HOTLAP_CACHE, or the cache folder of the platform."""
+    """Return HOTLAP_CACHE, or the cache folder of the platform."""
     if named := os.environ.get("HOTLAP_CACHE"):
         return Path(named)
     if sys.platform == "darwin":
@@ -53,10 +53,10 @@ def default_folder() -> Path:
 
 
 class Cache:
-    """A folder of entries, the least recently used removed beyond `limit_bytes`."""
+    """A folder of entries; beyond `limit_bytes` the least recently used are removed."""
 
     def __init__(self, folder: Path | str | None = None, limit_bytes: int = 20 * GIB) -> None:
-        self._named = folder is not None  # may be shared with others; that in the home may not
+        self._named = folder is not None  # a named folder may be shared; the one in the home may not
         self.folder = Path(folder) if folder is not None else default_folder()
         self.limit_bytes = limit_bytes
 
@@ -69,7 +69,7 @@ class Cache:
         version: str = "",
         identity: str = "content",
     ) -> dict[str, Array]:
-        """What `make(**arguments)` returns, a dict of arrays, from disk where it was made before; memory-mapped."""
+        """Return the dict of arrays that `make(**arguments)` returns, memory-mapped from disk if it was made before."""
         given = dict(arguments or {})
         key = key_of(make, inputs, given, version, identity)
         maker = Maker(make, given)
@@ -78,11 +78,11 @@ class Cache:
         except OSError as error:
             if maker.failed:  # it was an input of the function that could not be read, not the cache
                 raise
-            log.warning("the cache %s cannot be written (%s): made for this run alone", self.folder, error)
+            log.warning("cannot write to the cache %s (%s): made for this run alone", self.folder, error)
             return maker.made()
 
     def entry(self, key: str, fill: Fill, mode: Mode) -> dict[str, Array]:
-        """The arrays of this key, memory-mapped; `fill(folder)` writes them when they are missing or damaged."""
+        """Return the arrays of this key, memory-mapped; `fill(folder)` writes them if they are missing or damaged."""
         target = self.folder / key
         if (found := opened(target, mode)) is not None:
             return found
@@ -94,11 +94,11 @@ class Cache:
         return made
 
     def _make(self, target: Path, fill: Fill) -> list[str]:
-        """The names of the files made."""
-        for left in self.folder.glob(f"{target.name}.*.tmp"):  # of a process that was killed: we hold the lock
-            shutil.rmtree(left, ignore_errors=True)
+        """Make the entry, and return the names of its files."""
+        for leftover in self.folder.glob(f"{target.name}.*.tmp"):  # of a process that was killed: we hold the lock
+            shutil.rmtree(leftover, ignore_errors=True)
         if target.exists():
-            log.warning("the cache entry %s is damaged: it is made again", target)
+            log.warning("the cache entry %s is damaged: making it again", target)
             shutil.rmtree(target)
         temporary = self.folder / f"{target.name}.{os.getpid()}.tmp"
         temporary.mkdir()
@@ -113,7 +113,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _locked(self, key: str, wait: bool = True) -> Iterator[None]:
-        """An exclusive lock that ends with the process. Raises BlockingIOError when held and not to be waited for."""
+        """Hold an exclusive lock that ends with the process; without `wait`, raise BlockingIOError if it is held."""
         self.folder.mkdir(0o777 if self._named else 0o700, parents=True, exist_ok=True)
         path = self.folder / f"{key}.lock"
         descriptor = lock_file(path, wait)
@@ -125,7 +125,7 @@ class Cache:
             os.close(descriptor)
 
     def prune(self, keep: str = "") -> list[str]:
-        """Removes the entries used longest ago until the rest fits; those in use by a maker stay."""
+        """Remove the least recently used entries until the rest fits, and return their names; locked ones stay."""
         self._clear_left()
         sizes = sizes_by_use(self.folder)
         total, gone = sum(sizes.values()), []
@@ -138,19 +138,19 @@ class Cache:
         return gone
 
     def _remove(self, name: str) -> bool:
-        """By a rename first: whoever reads it finds it whole or not at all. False where its lock is held."""
-        left = self.folder / f"{name}.{os.getpid()}.tmp"
+        """Remove an entry, by a rename first: a reader finds it whole or not at all. False if its lock is held."""
+        leftover = self.folder / f"{name}.{os.getpid()}.tmp"
         with contextlib.suppress(OSError), self._locked(name, wait=False):
-            (self.folder / name).rename(left)
-            shutil.rmtree(left, ignore_errors=True)
+            (self.folder / name).rename(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
             return True
         return False
 
     def _clear_left(self) -> None:
-        """Temporary folders of processes that were killed: nobody holds their locks."""
-        for left in self.folder.glob("*.tmp"):
-            with contextlib.suppress(OSError), self._locked(left.name.partition(".")[0], wait=False):
-                shutil.rmtree(left, ignore_errors=True)
+        """Remove the temporary folders of processes that were killed: nobody holds their locks."""
+        for leftover in self.folder.glob("*.tmp"):
+            with contextlib.suppress(OSError), self._locked(leftover.name.partition(".")[0], wait=False):
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 class Maker:
@@ -179,7 +179,7 @@ class Maker:
 
 def array_of(name: str, values: Any) -> Array:
     if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
-        raise DataMismatch(f"{name!r} is no name for a cached array; use letters, digits, - and _")
+        raise DataMismatch(f"{name!r} is not a valid name for a cached array; use letters, digits, - and _")
     array = np.asarray(unmasked(values))
     if array.dtype.hasobject:
         raise DataMismatch(f"{name!r} holds Python objects; only arrays of numbers or fixed text can be cached")
@@ -202,7 +202,7 @@ def lock_file(path: Path, wait: bool) -> int:
 
 
 def seal(folder: Path) -> list[str]:
-    """Writes the checksums, and everything to the disk, before the entry gets its name. Returns its files' names."""
+    """Write the checksums and flush everything to disk before the entry gets its name; return its files' names."""
     files = {}
     for path in sorted(folder.iterdir()):
         files[path.name] = {"size": path.stat().st_size, "crc32": checksum(path)}
@@ -214,17 +214,17 @@ def seal(folder: Path) -> list[str]:
 
 
 def opened(folder: Path, mode: Mode) -> dict[str, Array] | None:
-    """The arrays of an entry, marked as used, or None where it is missing, damaged or being removed."""
+    """Return the arrays of an entry and mark it as used; None if it is missing, damaged or being removed."""
     try:
         entry = (folder / ENTRY).read_text()
         files = json.loads(entry)["files"]
         arrays = mapped_files(folder, files, mode)
-        # The same entry at both ends: what was checked is what was mapped.
+        # Read again afterwards: the entry that was checked is the one that was mapped.
         if not whole(folder, files) or (folder / ENTRY).read_text() != entry:
             return None
     except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError):
         return None
-    with contextlib.suppress(OSError):  # removed by now, or a folder that is only read
+    with contextlib.suppress(OSError):  # removed meanwhile, or in a read-only folder
         os.utime(folder / ENTRY)
     return arrays
 
@@ -234,15 +234,15 @@ def mapped_files(folder: Path, names: Iterable[str], mode: Mode) -> dict[str, Ar
 
 
 def whole(folder: Path, files: Mapping[str, Any]) -> bool:
-    """Whether every file is as it was written."""
+    """Return whether every file is as it was written."""
     return all(
-        (folder / name).stat().st_size == told["size"] and checksum(folder / name) == told["crc32"]
-        for name, told in files.items()
+        (folder / name).stat().st_size == expected["size"] and checksum(folder / name) == expected["crc32"]
+        for name, expected in files.items()
     )
 
 
 def sizes_by_use(folder: Path) -> dict[str, int]:
-    """The bytes of every entry, those used longest ago first; what other processes remove meanwhile is left out."""
+    """Return the bytes of every entry, least recently used first; what other processes remove meanwhile is skipped."""
     found = []
     for path in folder.glob(f"*/{ENTRY}"):
         if path.parent.suffix != ".tmp":
@@ -274,9 +274,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def stored(reader: Reader, cache: Cache, inputs: Sequence[Path | str], identity: str = "content") -> Arrays:
-    """The reader's rows as memory-mapped arrays, written once in blocks: random access to what is slow to decode."""
+    """Store a reader's rows as memory-mapped arrays, written once in blocks: fast access to what is slow to decode."""
     if not inputs:
-        raise DataError("name the files the reader reads: they are the key of what is stored")
+        raise DataError("inputs is empty; name the files that the reader reads: they are the key of what is stored")
     key = key_of(stored, inputs, {"columns": [[list(c.shape), str(c.dtype)] for c in reader.columns]}, "1", identity)
 
     def fill(folder: Path) -> None:
@@ -292,5 +292,5 @@ def stored(reader: Reader, cache: Cache, inputs: Sequence[Path | str], identity:
         for target in maps:
             target.flush()
 
-    kept = cache.entry(key, fill, "r")
-    return Arrays(*(kept[str(number)] for number in range(len(reader.columns))))
+    arrays = cache.entry(key, fill, "r")
+    return Arrays(*(arrays[str(number)] for number in range(len(reader.columns))))

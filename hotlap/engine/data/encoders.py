@@ -1,7 +1,7 @@
 """Text to tensors without a Python step per row: bit strings, and which n-grams a text has.
 
-The results are those of `series.apply(…)` with the functions of the same purpose written per row; the tests compare
-them. Texts are a list, a tuple, an array (bytes, str or objects) or a pandas Series.
+The results equal those of `series.apply(…)` with a function for one row; the tests compare them. Texts are a list, a
+tuple, an array (bytes, str or objects) or a pandas Series.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ LARGEST_TABLE = 2**24  # of n-gram numbers; beyond it they are looked up by sear
 
 
 def bits(texts: Texts, dtype: torch.dtype = torch.bool) -> Tensor:
-    """`[rows, width]` of strings of '0' and '1' that all have the same length."""
+    """Return `[rows, width]` for strings of '0' and '1' that all have the same length."""
     letters = letter_rows(unmasked(texts))
     out = torch.empty(letters.shape, dtype=dtype)
     for start in range(0, len(letters), ROWS_AT_A_TIME):
-        part = letters[start : start + ROWS_AT_A_TIME]
-        ones = part == ord("1")
-        if not (ones | (part == ord("0"))).all():
-            raise wrong_letter(part, start)
-        out[start : start + len(part)] = torch.from_numpy(ones)
+        block = letters[start : start + ROWS_AT_A_TIME]
+        ones = block == ord("1")
+        if not (ones | (block == ord("0"))).all():
+            raise wrong_letter(block, start)
+        out[start : start + len(block)] = torch.from_numpy(ones)
     return out
 
 
 def letter_rows(texts: Texts) -> Array:
-    """`[rows, width]` of letter numbers; a view where the texts are an array of bytes already."""
+    """Return the letters' numbers as `[rows, width]`; a view if the texts are already an array of bytes."""
     if isinstance(texts, np.ndarray) and texts.dtype.kind == "S" and texts.ndim == 1:
         letters = byte_rows(texts)
         short = np.flatnonzero(letters[:, -1:] == 0)
@@ -59,18 +59,18 @@ def byte_rows(texts: Array) -> Array:
     return np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), texts.dtype.itemsize)
 
 
-def wrong_letter(part: Array, start: int) -> DataMismatch:
-    row, place = np.argwhere((part != ord("0")) & (part != ord("1")))[0]
-    letter = chr(part[row, place])
-    return DataMismatch(f"row {start + row} has {letter!r} at place {place}; a bit string is of '0' and '1' only")
+def wrong_letter(block: Array, start: int) -> DataMismatch:
+    row, place = np.argwhere((block != ord("0")) & (block != ord("1")))[0]
+    letter = chr(block[row, place])
+    return DataMismatch(f"row {start + row} has {letter!r} at place {place}; a bit string has only '0' and '1'")
 
 
 def text_list(texts: Texts) -> list[str]:
-    """The texts as a list of str; anything but text is refused with its row."""
+    """Return the texts as a list of str; an error names the row of anything but text."""
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):
         raise DataMismatch(
             f"a {type(texts).__name__} is a table of columns; give one column, table['name'], "
-            f"or to ngrams a tuple of columns: (table['first'], table['last'])"
+            f"or for ngrams a tuple of columns, (table['first'], table['last'])"
         )
     refuse_set(texts, "texts")
     given = texts.tolist() if hasattr(texts, "tolist") else texts
@@ -83,7 +83,8 @@ def text_list(texts: Texts) -> list[str]:
         row = next((row for row, value in enumerate(values) if not isinstance(value, str)), None)
         if row is None:  # all are kinds of str, such as numpy's
             return list(map(str, values))
-        raise DataMismatch(f"row {row} is {values[row]!r}, a {type(values[row]).__name__}, not text; convert it first")
+        kind = type(values[row]).__name__
+        raise DataMismatch(f"row {row} is {values[row]!r} of type {kind}, not text; convert it first")
     return values
 
 
@@ -98,13 +99,14 @@ def decoded(values: list[Any]) -> list[str]:
         done.extend(value.decode() for value in values)
     except (UnicodeDecodeError, AttributeError) as error:
         wrong = values[len(done)]
-        why = "not UTF-8; decode it" if isinstance(wrong, bytes) else f"a {type(wrong).__name__}, not bytes; convert it"
-        raise DataMismatch(f"row {len(done)} is {wrong!r:.60}, {why} first") from error
+        kind = type(wrong).__name__
+        why = ", not UTF-8; decode it" if isinstance(wrong, bytes) else f" of type {kind}, not bytes; convert it"
+        raise DataMismatch(f"row {len(done)} is {wrong!r:.60}{why} first") from error
     return done
 
 
 def flattened(listed: list[str]) -> tuple[Array, Array]:
-    """The letters of all texts in one array, and the length of each text."""
+    """Return the letters of all texts in one array, and the length of each text."""
     joined = "".join(listed)
     lengths = np.fromiter(map(len, listed), dtype=np.int64, count=len(listed))
     if joined.isascii():
@@ -115,7 +117,7 @@ def flattened(listed: list[str]) -> tuple[Array, Array]:
 def ngrams(
     texts: Texts | Sequence[Texts], vocabulary: Sequence[str], n: int = 2, dtype: torch.dtype = torch.bool
 ) -> Tensor:
-    """`[rows, len(vocabulary)]`: which of the n-grams each text has. A tuple of columns is joined row by row first."""
+    """Return which of the n-grams each text has, as `[rows, len(vocabulary)]`; a tuple of columns is joined by row."""
     check_vocabulary(vocabulary, n)
     flat, lengths = joined_columns(texts)
     out = torch.zeros((len(lengths), len(vocabulary)), dtype=dtype if numpy_has(dtype) else torch.bool)
@@ -138,7 +140,7 @@ def numpy_has(dtype: torch.dtype) -> bool:
 
 
 def grams_in(texts: Texts | Sequence[Texts], n: int = 2) -> list[str]:
-    """Every n-gram that occurs, sorted: a vocabulary for `ngrams`."""
+    """Return every n-gram that occurs, sorted: a vocabulary for `ngrams`."""
     flat, lengths = joined_columns(texts)
     if len(flat) < n:
         return []
@@ -155,11 +157,11 @@ def check_vocabulary(vocabulary: Sequence[str], n: int) -> None:
         raise DataMismatch(f"n is {n} and the vocabulary has {len(vocabulary)} n-grams; both must be at least 1")
     for gram in vocabulary:
         if not isinstance(gram, str):
-            raise DataMismatch(f"{gram!r} in the vocabulary is a {type(gram).__name__}, not text")
+            raise DataMismatch(f"{gram!r} in the vocabulary is of type {type(gram).__name__}, not text")
         if len(gram) != n:
-            raise DataMismatch(f"{gram!r} in the vocabulary has {len(gram)} letters, n is {n}")
+            raise DataMismatch(f"{gram!r} in the vocabulary has {len(gram)} letters, but n is {n}")
     if len(set(vocabulary)) != len(vocabulary):
-        raise DataMismatch("the vocabulary has an n-gram twice")
+        raise DataMismatch("the vocabulary has the same n-gram twice; keep one of each")
 
 
 def joined_columns(texts: Texts | Sequence[Texts]) -> tuple[Array, Array]:
@@ -180,7 +182,7 @@ def joined_columns(texts: Texts | Sequence[Texts]) -> tuple[Array, Array]:
 
 
 def fixed_width(columns: Sequence[Array]) -> tuple[Array, Array] | None:
-    """Letters and lengths from arrays of bytes, whose padding is left out; None if they are not plain ASCII."""
+    """Return letters and lengths of arrays of bytes, without their padding; None if they are not plain ASCII."""
     if len({len(column) for column in columns}) > 1:
         raise DataMismatch(f"columns need the same number of rows, not {[len(column) for column in columns]}")
     views = [byte_rows(column) for column in columns]
@@ -191,7 +193,7 @@ def fixed_width(columns: Sequence[Array]) -> tuple[Array, Array] | None:
 
 
 def not_padding(view: Array) -> Array:
-    """Everything up to the last letter that is not zero: a zero inside a text belongs to it."""
+    """Mark everything up to the last letter that is not zero: a zero inside a text belongs to it."""
     real = view != 0
     if view.shape[1] > 1 and (real[:, 1:] & ~real[:, :-1]).any():
         real = np.logical_or.accumulate(real[:, ::-1], axis=1)[:, ::-1]
@@ -199,7 +201,7 @@ def not_padding(view: Array) -> Array:
 
 
 def gram_places(flat: Array, lengths: Array, n: int) -> tuple[Array, Array]:
-    """Where an n-gram starts that lies in one text, and the row of that text."""
+    """Return where each n-gram within one text starts, and the row of that text."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     places = np.flatnonzero(rows[: len(rows) - n + 1] == rows[n - 1 :])
     return places, rows[places]
@@ -238,7 +240,7 @@ class NgramIndex:
         return codes
 
     def _small(self, flat: Array) -> Array:
-        """Every letter as 1 … base - 1, or 0 where no n-gram has it."""
+        """Number every letter 1 … base - 1, or 0 if no n-gram has it."""
         if flat.dtype == np.uint8:
             known = np.zeros(256, dtype=np.int64)
             inside = self.letters[self.letters < 256]

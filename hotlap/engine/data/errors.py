@@ -1,9 +1,9 @@
-"""What can be wrong with data, each as one clear line.
+"""The errors about data, each with a message of one clear line.
 
 EngineError
 ├── EmptySplit, NoDevice     as the trainer raises them
 └── DataError
-    ├── DataUnreadable   a file is damaged, cut short, of another format or not there; names file and row
+    ├── DataUnreadable   a file is missing, damaged, cut short or of another format; names file and row
     ├── DataMismatch     parts that must have the same rows, shapes or types do not
     └── PackageMissing   an optional package is needed; the line says what to install
 """
@@ -20,11 +20,11 @@ __all__ = ["DataError", "DataMismatch", "DataUnreadable", "EmptySplit", "NoDevic
 
 
 class DataError(EngineError):
-    """Wrong input data, in one line."""
+    """The input data is wrong; the message says in one line how."""
 
 
 class DataUnreadable(DataError):
-    """Names the file, the row where one was being read, and why."""
+    """The message names the file, the row if one was being read, and the reason."""
 
     def __init__(self, path: Path | str, why: str, row: int | None = None) -> None:
         place = f"{path}, row {row}" if row is not None else str(path)
@@ -41,7 +41,7 @@ class PackageMissing(DataError):
 
 
 def optional(package: str, purpose: str) -> Any:
-    """An optional package, imported when first needed."""
+    """Import an optional package when it is first needed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -19,10 +19,10 @@ ROWS_AT_A_TIME = 1024  # where the file names no chunk
 
 
 class Hdf5:
-    """Datasets of one file, a column each; the first `row_dims` dimensions together number the rows.
+    """Datasets of one file, one column each; the first `row_dims` dimensions together number the rows.
 
     `Hdf5("train.h5", "mel", "segment_label", row_dims=3)` has a row for every segment of `[file, long, short, …]`.
-    Without names: every dataset at the top of the file; one in a group is named with it, "group/mel".
+    Without names, every dataset at the top of the file is read; name one in a group with its group, "group/mel".
     """
 
     def __init__(self, path: Path | str, *datasets: str, row_dims: int = 1) -> None:
@@ -42,9 +42,9 @@ class Hdf5:
     def _outer(self, row_dims: int) -> tuple[int, ...]:
         shapes = {dataset.name.lstrip("/"): tuple(dataset.shape) for dataset in self.datasets}
         if row_dims < 1:
-            raise DataMismatch(f"{self.path}: row_dims {row_dims} must be at least 1; the datasets have: {shapes}")
+            raise DataMismatch(f"{self.path}: row_dims={row_dims} must be at least 1; the datasets have: {shapes}")
         if short := {name: shape for name, shape in shapes.items() if len(shape) < row_dims}:
-            raise DataMismatch(f"{self.path}: datasets with fewer than row_dims {row_dims} dimensions: {short}")
+            raise DataMismatch(f"{self.path}: datasets with fewer than row_dims={row_dims} dimensions: {short}")
         leading = {shape[:row_dims] for shape in shapes.values()}
         if len(leading) != 1:
             raise DataMismatch(f"{self.path}: the first {row_dims} dimensions differ between datasets: {shapes}")
@@ -75,7 +75,7 @@ class Hdf5:
 
 
 def runs(outer: Array, chunk: int) -> Iterator[tuple[int, int]]:
-    """Stretches of sorted numbers that lie in one chunk: it has to be decoded as a whole anyway."""
+    """Yield stretches of sorted numbers that lie in one chunk: it has to be decoded as a whole anyway."""
     if len(outer) == 0:
         return
     ends = np.flatnonzero(np.diff(outer // chunk)) + 1
@@ -86,7 +86,7 @@ def runs(outer: Array, chunk: int) -> Iterator[tuple[int, int]]:
 def at_top(path: Path, file: Any) -> list[str]:
     names = [name for name in sorted(file) if hasattr(file.get(name), "shape")]
     if not names:
-        raise DataUnreadable(path, f"it has no dataset at its top; it has: {listed(datasets_in(file))}")
+        raise DataUnreadable(path, f"it has no dataset at the top; it has: {listed(datasets_in(file))}")
     return names
 
 
@@ -115,7 +115,7 @@ def dataset_of(path: Path, file: Any, name: str) -> Any:
 
 
 def link_of(file: Any, name: str) -> str | None:
-    """Where a soft or external link leads; None for what is no link."""
+    """Return where a soft or external link leads; None if it is not a link."""
     link = file.get(name, getlink=True)
     if (inside := getattr(link, "path", None)) is None:
         return None
@@ -130,7 +130,7 @@ def column_of(path: Path, dataset: Any, row_dims: int) -> Column:
 
 
 def mapped(dataset: Any, rows: int, column: Column) -> Array | None:
-    """The dataset's own bytes, where it is stored in one piece, unfiltered; a link may lead to another file."""
+    """Map the dataset's own bytes if it is stored in one piece, unfiltered; a link may lead to another file."""
     path = Path(os.fsdecode(dataset.file.filename))
     offset = dataset.id.get_offset()
     if dataset.chunks is not None or dataset.external or offset is None or rows == 0:

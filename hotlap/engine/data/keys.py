@@ -23,17 +23,17 @@ SAMPLES = 16
 SAMPLE_BYTES = 2**16
 READS_OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
-Digest = Any  # of hashlib, which names no type for it
+Digest = Any  # of hashlib, which exports no type for it
 
 
 def key_of(
     make: Callable[..., Any], inputs: Sequence[Path | str], arguments: Mapping[str, Any], version: str, identity: str
 ) -> str:
     if identity not in ("content", "sample"):
-        raise DataError(f"identity {identity!r} is not known; use 'content' or 'sample'")
+        raise DataError(f"unknown identity {identity!r}; use 'content' or 'sample'")
     digest = hashlib.blake2b(digest_size=16)
-    for part in (FORMAT, identity, version):
-        add(digest, part)
+    for setting in (FORMAT, identity, version):
+        add(digest, setting)
     add_function(digest, make)
     add(digest, dict(arguments))
     for name in inputs:
@@ -42,9 +42,9 @@ def key_of(
 
 
 def add_function(digest: Digest, make: Callable[..., Any]) -> None:
-    """Its source and code, its defaults, and what it uses of its module and of the function around it."""
+    """Hash its source and code, its defaults, and what it uses from its module and from the function around it."""
     if inspect.ismethod(make):
-        raise DataError(f"{make.__qualname__} depends on its object, which is in no key; give a plain function")
+        raise DataError(f"{make.__qualname__} depends on its object, which is not in the key; give a plain function")
     text(digest, function_text(make))
     code, cells = getattr(make, "__code__", None), getattr(make, "__closure__", None) or ()
     add(digest, [getattr(make, "__defaults__", None), getattr(make, "__kwdefaults__", None)])
@@ -60,7 +60,7 @@ def add_function(digest: Digest, make: Callable[..., Any]) -> None:
 
 
 def function_text(make: Callable[..., Any]) -> str:
-    """Name, source where there is one, and code: two lambdas on one line have the same source."""
+    """Return name, source if there is any, and code: two lambdas on one line have the same source."""
     name = f"{getattr(make, '__module__', '')}.{getattr(make, '__qualname__', type(make).__qualname__)}"
     code = getattr(make, "__code__", None)
     try:
@@ -68,22 +68,22 @@ def function_text(make: Callable[..., Any]) -> str:
     except (OSError, TypeError):  # typed at a prompt, or compiled
         source = ""
     if code is None and not source:
-        raise DataError(f"{name} has no source to know it by; give a plain function")
+        raise DataError(f"{name} has no source to identify it by; give a plain function")
     return f"{name}\n{source}\n{constant_text(code)}"
 
 
 def constant_text(value: Any) -> str:
-    """The same in every process: the order of a set of texts is not."""
+    """Return a text that is the same in every process: the order of a set of texts is not."""
     if isinstance(value, CodeType):
         return f"{value.co_code.hex()} {value.co_names} {constant_text(value.co_consts)}"
     if isinstance(value, tuple | frozenset):
-        parts = [constant_text(part) for part in value]
-        return f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
+        items = [constant_text(item) for item in value]
+        return f"{type(value).__name__} {items if isinstance(value, tuple) else sorted(items)}"
     return repr(value)
 
 
 def global_names(code: CodeType) -> Iterator[str]:
-    """What the code, and the code inside it, reads of its module."""
+    """Yield the names that the code, and the code inside it, reads from its module."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in READS_OF_GLOBALS:
             yield instruction.argval
@@ -93,7 +93,7 @@ def global_names(code: CodeType) -> Iterator[str]:
 
 
 def add_global(digest: Digest, name: str, space: Mapping[str, Any]) -> None:
-    """A variable of the module by its value where that is plain; helpers, classes and modules are in no key."""
+    """Hash a variable of the module by its value if that is plain; helpers, classes and modules are not in the key."""
     own = hashlib.blake2b(digest_size=16)
     try:
         if name in space:
@@ -147,7 +147,7 @@ def numpy_of(digest: Digest, tensor: torch.Tensor) -> Any:
             text(digest, "bfloat16")
             tensor = tensor.detach().view(torch.int16)
         return tensor.detach().cpu().numpy()
-    except (TypeError, RuntimeError) as error:  # sparse, on no device, or of a type numpy has not
+    except (TypeError, RuntimeError) as error:  # sparse, on no device, or of a type that numpy lacks
         raise DataError(f"a tensor of {tensor.dtype}, {tensor.layout}, cannot be part of a cache key") from error
 
 
@@ -158,7 +158,7 @@ def text(digest: Digest, value: str) -> None:
 
 
 def add_path(digest: Digest, path: Path, identity: str) -> None:
-    """A file, or every file in a folder with its name there."""
+    """Hash a file, or every file in a folder with its name there."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
         text(digest, f"folder {len(files)}")

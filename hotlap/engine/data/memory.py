@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def device_free(device: torch.device) -> int:
-    """Free memory of the device, with what torch has reserved and does not use."""
+    """Return the device's free memory, including what torch has reserved but does not use."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

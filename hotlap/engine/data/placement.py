@@ -1,4 +1,4 @@
-"""Where data lives while it is trained on: in the device's memory, in the host's, or read as it is needed."""
+"""Where data lives during training: in the device's memory, in the host's, or read as needed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ def resident(
     room: Room | None = None,
     say: Say | None = None,
 ) -> Tensors | Stream:
-    """The fastest place that has room: device memory, else host memory, else streamed. Says which, in one line.
+    """Put data in the fastest place that has room: device memory, else host memory, else streamed. One line says which.
 
-    `data` is tensors and arrays (memory-mapped ones too), or one reader. `device` is "auto" (a GPU where there is
-    one), "cpu", "cuda" or "cuda:1". The line goes to `say`, or to the log "hotlap.engine"; the source keeps it in
-    `placed`.
+    `data` is tensors and arrays (memory-mapped ones too), or one reader. `device` is "auto" (a GPU if there is one),
+    "cpu", "cuda" or "cuda:1". The line goes to `say`, or to the log "hotlap.engine"; the source keeps it in `placed`.
     """
     target = chosen_device(device)
     reader = arrays_of(data) if any(isinstance(values, np.memmap) for values in data) else given_reader(data)
@@ -58,19 +57,19 @@ def chosen_device(device: torch.device | str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     target = torch.device(device)
     if target.type == "cuda" and not torch.cuda.is_available():
-        raise NoDevice(f"no GPU for device {str(device)!r}: torch sees none; use device='cpu'")
+        raise NoDevice(f"device={str(device)!r}, but torch sees no GPU; use device='cpu'")
     return target
 
 
 def decide(needed: int, target: torch.device, room: Room) -> tuple[str, str]:
-    """device, host or stream, and the line that says so."""
+    """Return "device", "host" or "stream", and the line that says so."""
     size = f"{in_words(needed)} of data"
     if needed <= room.for_device:
         return "device", f"{size}: resident in the memory of {target} ({in_words(room.device)} free)"
     too_large = f"{size}: too large for the memory of {target} ({in_words(room.for_device)} of it may be used for data)"
     if target.type == "cuda" and needed <= room.for_host:
         return "host", f"{too_large}; kept in host memory and copied through pinned buffers"
-    return "stream", f"{too_large}; streamed while it trains"
+    return "stream", f"{too_large}; streamed during training"
 
 
 def given_reader(data: Sequence[Any]) -> Reader | None:
@@ -79,18 +78,18 @@ def given_reader(data: Sequence[Any]) -> Reader | None:
         return reader
     for values in data:
         if not isinstance(values, Tensor | np.ndarray):
-            raise DataMismatch(f"a {type(values).__name__} is no data; give tensors, arrays or one reader")
+            raise DataMismatch(f"a {type(values).__name__} cannot be used as data; give tensors, arrays or one reader")
     return None
 
 
 def bytes_to_move(data: Sequence[Any], target: torch.device) -> int:
-    """What is on the target already needs no more room."""
+    """Return the bytes to move: what is already on the target needs no more room."""
     there = [isinstance(values, Tensor) and values.device.type == target.type for values in data]
     return sum(int(values.nbytes) for values, done in zip(data, there, strict=True) if not done)
 
 
 def loaded(reader: Reader, target: torch.device) -> Sequence[ArrayLike]:
-    """All rows on the target; on the way to a GPU only a block at a time is in host memory."""
+    """Load all rows onto the target; on the way to a GPU only one block at a time is in host memory."""
     if target.type == "cpu":
         return load_all(reader)
     shapes = [((reader.rows, *column.shape), torch_dtype(column.dtype)) for column in reader.columns]
@@ -108,14 +107,14 @@ def arrays_of(data: Sequence[Any]) -> Arrays:
 
 
 def in_memory(reader: Reader) -> Arrays:
-    """All rows in host memory: mapped files are read once, now."""
+    """Load all rows into host memory: mapped files are read once, now."""
     if isinstance(reader, Arrays) and not any(isinstance(array, np.memmap) for array in reader.arrays):
         return reader
     return Arrays(*load_all(reader))
 
 
 def compact(values: ArrayLike) -> Tensor:
-    """The same numbers in the smallest type that holds them exactly: bool, uint8, float16, or as they are.
+    """Return the same numbers in the smallest type that holds them exactly: bool, uint8, float16, or their own.
 
     A float tensor of zeros and ones becomes bool, a quarter of its memory. Give the old type as `dtypes` to get it
     back in every batch. Costs one pass over the data.
@@ -130,16 +129,16 @@ def compact(values: ArrayLike) -> Tensor:
 
 
 def holds(tensor: Tensor, dtype: torch.dtype, block: int = 2**22) -> bool:
-    """Whether a cast there and back changes nothing; blocks bound the memory it takes."""
+    """Return whether a cast there and back changes nothing; blocks bound the memory it takes."""
     flat = tensor.reshape(-1)
     return all(
-        torch.equal(part.to(dtype).to(tensor.dtype), part) and not negative_zero(part, dtype)
-        for part in torch.split(flat, block)
+        torch.equal(values.to(dtype).to(tensor.dtype), values) and not negative_zero(values, dtype)
+        for values in torch.split(flat, block)
     )
 
 
-def negative_zero(part: Tensor, dtype: torch.dtype) -> bool:
-    """-0.0 equals 0.0 but is another number: 1 / -0.0 is -inf."""
-    if dtype.is_floating_point or not part.is_floating_point():
+def negative_zero(values: Tensor, dtype: torch.dtype) -> bool:
+    """Look for -0.0, which equals 0.0 but is another number: 1 / -0.0 is -inf."""
+    if dtype.is_floating_point or not values.is_floating_point():
         return False
-    return bool(((part == 0) & part.signbit()).any())
+    return bool(((values == 0) & values.signbit()).any())

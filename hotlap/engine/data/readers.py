@@ -1,6 +1,6 @@
-"""Rows read from files, by number. A reader fills arrays it is given, in the order asked, from any thread.
+"""Rows read from files, by number. A reader fills arrays it is given, in the order requested, from any thread.
 
-Readers that like it sort the rows of a batch before they read. What cannot be read is told with file and row.
+A reader may sort the rows of a batch before it reads them. Errors name the file and row that cannot be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOADERS = 8  # threads: more do not read a disk faster
 
 @dataclass(frozen=True)
 class Column:
-    """What one row of a column looks like."""
+    """The shape and type of one row of a column."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -53,7 +53,7 @@ def empty_like(reader: Reader, rows: int) -> tuple[Array, ...]:
 
 
 def load_all(reader: Reader, block_bytes: int = BLOCK_BYTES) -> tuple[Array, ...]:
-    """All rows in memory, read in blocks by several threads."""
+    """Load all rows into memory, read in blocks by several threads."""
     out = empty_like(reader, reader.rows)
 
     def load(rows: Array) -> None:
@@ -66,7 +66,7 @@ def load_all(reader: Reader, block_bytes: int = BLOCK_BYTES) -> tuple[Array, ...
 
 
 def blocks_of(reader: Reader, block_bytes: int = BLOCK_BYTES) -> Iterator[Array]:
-    """All rows in order, in stretches of about so many bytes."""
+    """Yield all rows in order, in blocks of about so many bytes."""
     row_bytes = max(sum(column.row_bytes for column in reader.columns), 1)
     step = max(block_bytes // row_bytes, 1)
     for start in range(0, reader.rows, step):
@@ -74,12 +74,12 @@ def blocks_of(reader: Reader, block_bytes: int = BLOCK_BYTES) -> Iterator[Array]
 
 
 def unmasked(values: Any) -> Any:
-    """The values as they are, but not with masked ones among them: neither a tensor nor a file has a mask."""
+    """Return the values, but refuse masked ones among them: neither a tensor nor a file has a mask."""
     if not isinstance(values, np.ma.MaskedArray):
         return values
     if count := int(np.count_nonzero(values.mask)):
         raise DataMismatch(
-            f"{count} values of a masked array of shape {values.shape} are masked, and a mask is not kept; "
+            f"{count} values of a masked array of shape {values.shape} are masked, and a mask would be lost; "
             f"replace them with array.filled(…), or leave out their rows"
         )
     return values.data
@@ -92,7 +92,7 @@ class Arrays:
         self.arrays = [mapped_npy(a) if isinstance(a, str | Path) else np.asanyarray(unmasked(a)) for a in arrays]
         self.paths = [str(a) if isinstance(a, str | Path) else "an array in memory" for a in arrays]
         if not arrays or any(array.ndim == 0 for array in self.arrays):
-            raise DataMismatch("arrays with at least one dimension, the rows, are needed")
+            raise DataMismatch("give at least one array, each with at least one dimension, the rows")
         lengths = [len(array) for array in self.arrays]
         if len(set(lengths)) > 1:
             named = ", ".join(f"{path}: {length}" for path, length in zip(self.paths, lengths, strict=True))
@@ -110,7 +110,7 @@ class Arrays:
 
 
 def mapped_npy(path: Path | str) -> Array:
-    """A memory-mapped `.npy` file; its size is checked now, since a missing page later would kill the process."""
+    """Map a `.npy` file into memory; its size is checked now, since a missing page later would kill the process."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except (OSError, ValueError, EOFError) as error:
@@ -118,7 +118,7 @@ def mapped_npy(path: Path | str) -> Array:
 
 
 def npy_reason(path: Path | str, error: Exception) -> str:
-    """Why a `.npy` file cannot be used, in words."""
+    """Return why a `.npy` file cannot be used, in words."""
     file = Path(path)
     if not file.exists():
         return "there is no such file"
@@ -142,10 +142,10 @@ class NpyFolder:
         if not self.files:
             raise EmptySplit(f"no file {pattern} in {self.folder}")
         self.rows = len(self.files)
-        first = self.one(0)
+        first = self.load(0)
         self.columns = (Column(first.shape, first.dtype),)
 
-    def one(self, row: int) -> Array:
+    def load(self, row: int) -> Array:
         path = self.files[row]
         try:
             return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
@@ -155,9 +155,9 @@ class NpyFolder:
     def read(self, rows: Array, out: Sequence[Array]) -> None:
         column = self.columns[0]
         for place, row in enumerate(rows):
-            values = self.one(int(row))
+            values = self.load(int(row))
             if values.shape != column.shape or values.dtype != column.dtype:
-                why = f"it is {values.dtype} {values.shape}, the first file is {column.dtype} {column.shape}"
+                why = f"it is {values.dtype} {values.shape}, but the first file is {column.dtype} {column.shape}"
                 raise DataUnreadable(self.files[int(row)], why, int(row))
             out[0][place] = values
 
@@ -180,7 +180,7 @@ class ZipReader:
 
 
 class ChainReader:
-    """Readers with the same columns, one after the other: many files as one. Those without rows are left out."""
+    """Readers with the same columns, one after the other: many files as one. Those without rows are skipped."""
 
     def __init__(self, *given: Reader) -> None:
         if not given:
@@ -196,7 +196,7 @@ class ChainReader:
         owner = np.searchsorted(self.ends, rows, side="right")
         for number in np.unique(owner):
             reader, places = self.readers[number], np.flatnonzero(owner == number)
-            part = empty_like(reader, len(places))
-            reader.read(rows[places] - (self.ends[number] - reader.rows), part)
-            for target, values in zip(out, part, strict=True):
+            block = empty_like(reader, len(places))
+            reader.read(rows[places] - (self.ends[number] - reader.rows), block)
+            for target, values in zip(out, block, strict=True):
                 target[places] = values

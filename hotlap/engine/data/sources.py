@@ -24,7 +24,7 @@ SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: to
 
 
 def as_tensor(values: ArrayLike) -> Tensor:
-    """The same memory as a tensor, or a copy where torch cannot take it (read-only, other byte order, unsigned)."""
+    """Return the same memory as a tensor, or a copy if torch cannot use it (read-only, reversed, other byte order)."""
     if isinstance(values, Tensor):
         return values.detach()
     array = np.asarray(unmasked(values))
@@ -61,13 +61,13 @@ class Tensors:
     ) -> None:
         if not tensors:
             raise EmptySplit("no tensors were given")
-        kept = [as_tensor(values) for values in tensors]
-        if dtypes is not None and len(dtypes) != len(kept):
-            raise DataMismatch(f"{len(dtypes)} types were given for {len(kept)} tensors; use None to keep one as it is")
-        self.rows = require_rows(same_rows(kept), "the data")
-        self.device = torch.device(device) if device is not None else kept[0].device
+        columns = [as_tensor(values) for values in tensors]
+        if dtypes is not None and len(dtypes) != len(columns):
+            raise DataMismatch(f"{len(dtypes)} types were given for {len(columns)} tensors; use None to keep a type")
+        self.rows = require_rows(same_rows(columns), "the data")
+        self.device = torch.device(device) if device is not None else columns[0].device
         # contiguous: index_select of a strided tensor would copy the whole of it in every batch on some devices
-        self.tensors = tuple(tensor.to(self.device).contiguous() for tensor in kept)
+        self.tensors = tuple(tensor.to(self.device).contiguous() for tensor in columns)
         self.wide = tuple(map(widened, self.tensors))
         self.dtypes = dtypes
         self.placed = ""
@@ -81,7 +81,7 @@ class Tensors:
 
 
 def widened(tensor: Tensor) -> Tensor | None:
-    """The rows of small numbers as rows of eight bytes each: a GPU gathers number by number, whatever their size."""
+    """View rows of small numbers as rows of eight-byte numbers: a GPU gathers number by number, whatever their size."""
     row_bytes = tensor[0].numel() * tensor.element_size()
     if tensor.element_size() >= 4 or row_bytes % 8 or row_bytes == 0 or tensor.data_ptr() % 8:
         return tensor.view(SIGNED[tensor.dtype]) if tensor.dtype in SIGNED else None
@@ -103,7 +103,7 @@ def same_rows(tensors: Sequence[Tensor]) -> int:
 
 
 class Subset:
-    """Some rows of a resident source, in the order named."""
+    """Some rows of a resident source, in the order given."""
 
     def __init__(self, source: Resident, rows: Tensor) -> None:
         self.source, self.device = source, source.device
@@ -129,45 +129,47 @@ class ConcatSource:
     """Resident sources one after the other.
 
     Every batch gathers from every part and keeps what belongs to it, because a graph cannot have shapes that depend
-    on the index: the cost is one gather a part, so join few and large parts.
+    on the index: the cost is one gather per part, so join few and large parts.
     """
 
     def __init__(self, *parts: Resident) -> None:
         if not parts:
             raise EmptySplit("no sources were given")
-        if any(not is_resident(part) for part in parts):
+        if any(not is_resident(source) for source in parts):
             raise DataMismatch(
-                f"only resident sources can be joined by ConcatSource, not {[type(part).__name__ for part in parts]}; "
+                f"ConcatSource joins only resident sources, not {[type(source).__name__ for source in parts]}; "
                 f"join the readers of streams instead: Stream(ChainReader(first, second))"
             )
         self.parts, self.device = parts, parts[0].device
-        if any(part.device != self.device for part in parts):
-            raise DataMismatch(f"sources on several devices cannot be joined: {[str(part.device) for part in parts]}")
-        self.rows = sum(part.rows for part in parts)
+        if any(source.device != self.device for source in parts):
+            raise DataMismatch(
+                f"sources on several devices cannot be joined: {[str(source.device) for source in parts]}"
+            )
+        self.rows = sum(source.rows for source in parts)
         self._same_columns()
 
     def _same_columns(self) -> None:
         first = torch.zeros(1, dtype=torch.int64, device=self.device)
-        kinds = [[(tuple(column.shape[1:]), column.dtype) for column in part.gather(first)] for part in self.parts]
+        kinds = [[(tuple(column.shape[1:]), column.dtype) for column in source.gather(first)] for source in self.parts]
         if any(kind != kinds[0] for kind in kinds):
             raise DataMismatch(f"sources whose rows differ in shape or type cannot be joined: {kinds}")
 
     def gather(self, index: Tensor) -> Batch:
         start = self.parts[0].rows
         joined = self.parts[0].gather(index.clamp(max=start - 1))
-        for part in self.parts[1:]:
-            own = part.gather((index - start).clamp(min=0, max=part.rows - 1))
+        for source in self.parts[1:]:
+            own = source.gather((index - start).clamp(min=0, max=source.rows - 1))
             here = index >= start
             joined = tuple(
                 torch.where(here.view(-1, *[1] * (new.dim() - 1)), new, old)
                 for new, old in zip(own, joined, strict=True)
             )
-            start += part.rows
+            start += source.rows
         return joined
 
 
 class StreamedSubset:
-    """Some rows of a streamed source, in the order named."""
+    """Some rows of a streamed source, in the order given."""
 
     def __init__(self, source: StreamSource, rows: Tensor) -> None:
         self.source = source
@@ -176,7 +178,7 @@ class StreamedSubset:
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterable[Batch]:
         batches = self.source.batches(self.chosen[order], batch_size, device, drop_last)
-        return with_rows_asked(batches, len(order), batch_size)
+        return with_requested_rows(batches, len(order), batch_size)
 
 
 class MapStream:
@@ -187,7 +189,7 @@ class MapStream:
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterator[Batch]:
         given = self.source.batches(order, batch_size, device, drop_last)
-        yield from with_rows_asked((as_batch(self.function(*batch)) for batch in given), len(order), batch_size)
+        yield from with_requested_rows((as_batch(self.function(*batch)) for batch in given), len(order), batch_size)
 
 
 def as_batch(result: Batch | Tensor) -> Batch:
@@ -195,34 +197,34 @@ def as_batch(result: Batch | Tensor) -> Batch:
 
 
 def with_rows(batch: Batch, rows: int) -> Batch:
-    """The batch, if a tensor of it has the rows asked for: the trainer counts and averages by these. No host sync."""
+    """Return the batch if a tensor of it has the requested rows, by which the trainer averages. No host sync."""
     tensors = [tensor for tensor in batch if isinstance(tensor, Tensor)]
     if tensors and not any(has_rows(tensor, rows) for tensor in tensors):
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise DataMismatch(
-            f"{rows} rows were asked for, but no tensor of the batch has as many (shapes: {shapes}); "
-            f"keep every row in a batch, and leave rows out with subset(source, rows)"
+            f"{rows} rows were requested, but no tensor of the batch has that many (shapes: {shapes}); "
+            f"keep every row of a batch, and leave rows out with subset(source, rows)"
         )
     return batch
 
 
 def has_rows(tensor: Tensor, rows: int) -> bool:
-    """In the first dimension, or in the second one of sequences laid out by step."""
+    """Look at the first dimension, and at the second one of sequences, which may be laid out by step."""
     return rows in (tensor.shape[:2] if tensor.dim() > 2 else tensor.shape[:1])
 
 
-def with_rows_asked(batches: Iterable[Batch], total: int, batch_size: int) -> Iterator[Batch]:
+def with_requested_rows(batches: Iterable[Batch], total: int, batch_size: int) -> Iterator[Batch]:
     for number, batch in enumerate(batches):
         yield with_rows(batch, max(min(batch_size, total - number * batch_size), 0))
 
 
 def row_numbers(rows: Tensor, limit: int) -> Tensor:
-    """The rows named, by number or by a mask with a value for every row of the source."""
+    """Return row numbers, given as such or as a mask with a value for every row of the source."""
     if rows.dtype == torch.bool and rows.shape == (limit,):
         rows = rows.nonzero().view(-1)
     if rows.numel() and (rows.dim() != 1 or rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex()):
         raise DataMismatch(
-            f"{rows.dtype} of shape {tuple(rows.shape)} names no rows of a source with {limit} rows; "
+            f"{rows.dtype} of shape {tuple(rows.shape)} cannot select rows of a source with {limit} rows; "
             f"use a list of whole numbers, or a mask of {limit} booleans"
         )
     require_rows(rows.numel(), "the subset")
@@ -232,10 +234,11 @@ def row_numbers(rows: Tensor, limit: int) -> Tensor:
 
 
 def check_range(rows: Tensor, limit: int) -> None:
-    """Host sync, once when a source is made: an index outside would kill the CUDA context later."""
+    """Check the range of row numbers. Host sync, once when a source is made: an index outside would kill the CUDA
+    context later."""
     low, high = int(rows.min()), int(rows.max())
     if low < 0 or high >= limit:
-        raise DataMismatch(f"rows {low} … {high} were asked of a source with {limit} rows (0 … {limit - 1})")
+        raise DataMismatch(f"rows {low} … {high} were requested from a source with {limit} rows (0 … {limit - 1})")
 
 
 def is_resident(source: AnySource) -> TypeGuard[Resident]:
@@ -243,21 +246,21 @@ def is_resident(source: AnySource) -> TypeGuard[Resident]:
 
 
 def subset(source: AnySource, rows: ArrayLike | Sequence[int] | Sequence[bool]) -> Subset | StreamedSubset:
-    """Some rows of a source, by number or by a mask over all of them; resident or streamed as it is."""
+    """Return some rows of a source, by number or by a mask over all of them; resident or streamed as the source is."""
     try:
         chosen = as_tensor(rows if isinstance(rows, Tensor) else np.asarray(unmasked(rows)))
     except ValueError as error:
-        raise DataMismatch(f"lists of several lengths name no rows of a source; use whole numbers ({error})") from error
+        raise DataMismatch(f"lists of different lengths cannot select rows; use whole numbers ({error})") from error
     return Subset(source, chosen) if is_resident(source) else StreamedSubset(source, chosen)  # type: ignore[arg-type]
 
 
 def mapped(source: AnySource, function: Callable[..., Batch | Tensor]) -> MapSource | MapStream:
-    """`function(*batch)` over every batch, on the device."""
+    """Apply `function(*batch)` to every batch, on the device."""
     return MapSource(source, function) if is_resident(source) else MapStream(source, function)  # type: ignore[arg-type]
 
 
 def split(source: AnySource, share: float, seed: int | None = None) -> tuple[AnySource, AnySource]:
-    """The first `share` of the rows and the rest; by a seeded shuffle where a seed is given."""
+    """Split off the first `share` of the rows from the rest; if a seed is given, shuffle them by it first."""
     if not 0.0 < share < 1.0:
         raise EmptySplit(f"a share of {share} leaves one part empty; use a number between 0 and 1")
     count = int(share * source.rows)

@@ -1,4 +1,4 @@
-"""Data larger than memory: threads read ahead, in the order asked, and a side stream copies to the device.
+"""Data larger than memory: threads read ahead, in the order requested, and a side stream copies to the device.
 
 Memory is bounded by `ahead` batches on the host and two on the device. On CUDA the host batches are pinned and used
 again in turn. Every CUDA call is made by the thread that trains, inside `next`: a graph captured between two batches
@@ -23,8 +23,8 @@ from hotlap.engine.data.sources import Dtypes, cast, check_range, require_rows
 from hotlap.engine.data.workers import Kind, this_machine, workers_for
 from hotlap.engine.seam import Batch
 
-LARGE_ROW = 2**16  # bytes from which on a row is read as a picture is: by few readers
-COPIES_AHEAD = 2  # batches on the device, or on their way, before they are asked for
+LARGE_ROW = 2**16  # bytes: rows from this size on are read like pictures, by few readers
+COPIES_AHEAD = 2  # batches on the device, or on their way, before they are requested
 
 Host = tuple[Array, ...]
 
@@ -41,9 +41,9 @@ class Stream:
         self, reader: Reader, *, threads: int | None = None, ahead: int | None = None, dtypes: Dtypes | None = None
     ) -> None:
         if (threads is not None and threads < 1) or (ahead is not None and ahead < 2):
-            raise DataMismatch(f"threads {threads} must be at least 1 and ahead {ahead} at least 2")
+            raise DataMismatch(f"threads={threads} must be at least 1 and ahead={ahead} at least 2")
         if dtypes is not None and len(dtypes) != len(reader.columns):
-            raise DataMismatch(f"{len(dtypes)} types were given for {len(reader.columns)} columns")
+            raise DataMismatch(f"{len(dtypes)} types given for {len(reader.columns)} columns; use None to keep a type")
         for number, column in enumerate(reader.columns):
             if column.dtype.kind not in "biuf":
                 raise DataMismatch(f"column {number} holds {column.dtype}, not numbers; encode it first")
@@ -67,7 +67,7 @@ class Stream:
         shelf = Shelf(self.reader, pieces, ahead, pinned)
         try:
             shelf.start(min(threads, len(pieces)))
-            batches = on_device(shelf, torch.device(device)) if pinned else handed_over(shelf, torch.device(device))
+            batches = on_device(shelf, torch.device(device)) if pinned else on_host(shelf, torch.device(device))
             for batch in batches:
                 yield cast(batch, self.dtypes)
         finally:
@@ -82,7 +82,7 @@ class Stream:
 
 @dataclass
 class HostBatch:
-    """Host memory for one batch; on CUDA pinned, and lent again once its copy is done."""
+    """Host memory for one batch; on CUDA it is pinned, and reused once its copy is done."""
 
     arrays: Host
     tensors: Batch | None = None
@@ -104,7 +104,7 @@ class Shelf:
 
     def _place(self, rows: int) -> HostBatch:
         if not self.pinned:
-            return HostBatch(())  # the trainer keeps what it is given, so every batch gets memory of its own
+            return HostBatch(())  # the trainer keeps the batches it gets, so each has memory of its own
         tensors = tuple(
             torch.empty((rows, *column.shape), dtype=torch_dtype(column.dtype), pin_memory=True)
             for column in self.reader.columns
@@ -143,18 +143,18 @@ class Shelf:
             return number, self.free.popleft()
 
     def is_ready(self, number: int) -> bool:
-        """Whether it can be copied ahead; an error waits until its batch is asked for."""
+        """Return whether a batch can be copied ahead; an error waits until its batch is requested."""
         with self.changed:
             return isinstance(self.ready.get(number), HostBatch)
 
     def take(self, number: int) -> HostBatch:
-        """The batch, waited for; what its reading raised is raised here."""
+        """Wait for a batch and return it; raise here what reading it raised."""
         with self.changed:
             while number not in self.ready:
                 self.changed.wait()
             done = self.ready.pop(number)
         if isinstance(done, BaseException):
-            raise told(done, self.pieces[number])
+            raise with_row(done, self.pieces[number])
         return done
 
     def give_back(self, place: HostBatch) -> None:
@@ -164,7 +164,7 @@ class Shelf:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Ends the threads; each finishes at most the batch it is reading."""
+        """End the threads; each finishes at most the batch it is reading."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
@@ -174,8 +174,8 @@ class Shelf:
         self.free.clear()
 
 
-def told(error: BaseException, rows: Array) -> BaseException:
-    """The error with the rows it happened in; those that name their file already stay as they are."""
+def with_row(error: BaseException, rows: Array) -> BaseException:
+    """Return the error with the first row of its batch; errors that already name their file do not change."""
     if isinstance(error, DataError) or not isinstance(error, Exception):
         return error
     wrapped = DataUnreadable("the data", f"{type(error).__name__}: {error}", int(rows[0]))
@@ -183,7 +183,7 @@ def told(error: BaseException, rows: Array) -> BaseException:
     return wrapped
 
 
-def handed_over(shelf: Shelf, device: torch.device) -> Iterator[Batch]:
+def on_host(shelf: Shelf, device: torch.device) -> Iterator[Batch]:
     for number in range(len(shelf.pieces)):
         place = shelf.take(number)
         shelf.give_back(HostBatch(()))
@@ -191,7 +191,7 @@ def handed_over(shelf: Shelf, device: torch.device) -> Iterator[Batch]:
 
 
 def on_device(shelf: Shelf, device: torch.device) -> Iterator[Batch]:
-    """Copies on a stream of their own, up to COPIES_AHEAD batches before they are asked for."""
+    """Copy on a stream of its own, up to COPIES_AHEAD batches before they are requested."""
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     copied: deque[tuple[Batch, Any]] = deque()
     flying: deque[tuple[HostBatch, Any]] = deque()
@@ -223,7 +223,7 @@ def copy(place: HostBatch, rows: int, device: torch.device, side: Any) -> tuple[
 
 
 def return_finished(shelf: Shelf, flying: deque[tuple[HostBatch, Any]]) -> None:
-    """Lends the places of finished copies again. Waits for the oldest copy only if no place is left to read into."""
+    """Reuse the places of finished copies. Wait for the oldest copy only if no place is left to read into."""
     while flying and (flying[0][1].query() or not has_room(shelf, flying)):
         place, done = flying.popleft()
         done.synchronize()

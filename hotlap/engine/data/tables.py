@@ -1,8 +1,8 @@
 """Rows of Parquet and Arrow files.
 
-Parquet is decoded by row groups, and the last ones are kept within `keep_bytes`: read in order, each is decoded once;
-shuffled over a file larger than that, `stored` in cache.py turns it into memory-mapped arrays first. An Arrow file
-without compression is memory-mapped and nothing is decoded.
+Parquet is decoded by row groups, and the last ones are cached within `keep_bytes`: read in order, each is decoded once.
+To shuffle a file larger than that, turn it into memory-mapped arrays first, by `stored` in cache.py. An Arrow file
+without compression is memory-mapped, and nothing is decoded.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KEEP_BYTES = 256 * 2**20
 
 
 class RowGroups:
-    """Rows in groups that are decoded as a whole, the last used kept within a number of bytes."""
+    """Rows in groups that are decoded as a whole; the last used are cached within a number of bytes."""
 
     def __init__(self, path: Path, names: Sequence[str], group_rows: Sequence[int], keep_bytes: int) -> None:
         self.path, self.names, self.keep_bytes = path, tuple(names), keep_bytes
         self.ends = np.cumsum(np.asarray(group_rows, dtype=np.int64)) if len(group_rows) else np.zeros(0, np.int64)
         self.rows = int(self.ends[-1]) if len(self.ends) else 0
-        self.kept: OrderedDict[int, tuple[Array, ...]] = OrderedDict()
-        self.kept_bytes = 0
+        self.cache: OrderedDict[int, tuple[Array, ...]] = OrderedDict()
+        self.cached_bytes = 0
         self.columns: tuple[Column, ...] = ()
         self.lock = threading.Lock()  # one decodes at a time: the decoder has threads of its own
 
@@ -39,9 +39,9 @@ class RowGroups:
 
     def group(self, number: int) -> tuple[Array, ...]:
         with self.lock:
-            if number in self.kept:
-                self.kept.move_to_end(number)
-                return self.kept[number]
+            if number in self.cache:
+                self.cache.move_to_end(number)
+                return self.cache[number]
             first = int(self.ends[number - 1]) if number else 0
             try:
                 table = self._decode(number)
@@ -54,21 +54,21 @@ class RowGroups:
             return arrays
 
     def _check_group(self, arrays: tuple[Array, ...], first: int) -> None:
-        """Numpy would repeat a list of one number to the length of the others."""
+        """Refuse a group of another shape or type: numpy would repeat a list of one number to the others' length."""
         for name, array, column in zip(self.names, arrays, self.columns or columns_of(arrays), strict=True):
             if array.shape[1:] != column.shape or array.dtype != column.dtype:
                 found, wanted = f"{array.dtype} {array.shape[1:]}", f"{column.dtype} {column.shape}"
-                raise DataUnreadable(self.path, f"column {name!r} is {found} from here on, {wanted} before", first)
+                raise DataUnreadable(self.path, f"column {name!r} is {found} from here on, but {wanted} before", first)
 
     def _keep(self, number: int, arrays: tuple[Array, ...]) -> None:
-        self.kept[number] = arrays
-        self.kept_bytes += sum(array.nbytes for array in arrays)
-        while self.kept_bytes > self.keep_bytes and len(self.kept) > 1:
-            _, old = self.kept.popitem(last=False)
-            self.kept_bytes -= sum(array.nbytes for array in old)
+        self.cache[number] = arrays
+        self.cached_bytes += sum(array.nbytes for array in arrays)
+        while self.cached_bytes > self.keep_bytes and len(self.cache) > 1:
+            _, old = self.cache.popitem(last=False)
+            self.cached_bytes -= sum(array.nbytes for array in old)
 
     def _array(self, column: Any, name: str, first: int) -> Array:
-        """One column as `[rows]` or, for lists of one length, `[rows, length]`."""
+        """Return one column as `[rows]` or, for lists of one length, `[rows, length]`."""
         if column.null_count:
             raise DataUnreadable(self.path, f"column {name!r} has {column.null_count} missing values", first)
         whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
@@ -153,11 +153,11 @@ class Arrow(RowGroups):
         return self.file.get_batch(group)
 
 
-def known(path: Path, asked: Sequence[str], names: Sequence[str]) -> list[str]:
-    for name in asked:
+def known(path: Path, requested: Sequence[str], names: Sequence[str]) -> list[str]:
+    for name in requested:
         if name not in names:
             raise DataUnreadable(path, f"it has no column {name!r}; it has: {', '.join(names)}")
-    return list(asked or names)
+    return list(requested or names)
 
 
 def reason(path: Path, error: Exception, kind: str) -> str:

@@ -1,6 +1,6 @@
-"""Windows over series. A window is a view of its series, made when a batch asks for it, and never kept.
+"""Windows over series. A window is a view of its series, made when a batch needs it and never stored.
 
-Kept are the rows of all series once, and the row each window starts at: 1/lookback of the memory the windows take.
+Stored are the rows of all series once, and the row each window starts at: 1/lookback of the memory the windows take.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Windows:
                 f"lookback {lookback} and stride {stride} must be at least 1, horizon {horizon} at least 0"
             )
         require_list(series, "series", 3)
-        parts = [two_dimensional(as_tensor(values), number) for number, values in enumerate(series)]
-        lengths = [len(part) for part in parts]
+        tensors = [two_dimensional(as_tensor(values), number) for number, values in enumerate(series)]
+        lengths = [len(tensor) for tensor in tensors]
         self.lookback, self.stride, self.dtype, self.device = lookback, stride, dtype, torch.device(device)
         starts, owners = starts_of(lengths, lookback, horizon, stride)
         self.rows = len(starts)
-        self.values = joined(parts, "series").to(self.device).contiguous()
+        self.values = joined(tensors, "series").to(self.device).contiguous()
         self.starts, self.series = starts.to(self.device), owners.to(self.device)
         self.targets = self._targets(targets, lengths, starts + (lookback - 1 + horizon))
         self.steps = torch.arange(lookback, device=self.device).unsqueeze(1)
@@ -55,13 +55,13 @@ class Windows:
         if targets is None:
             return None
         require_list(targets, "targets", 2)
-        parts = [as_tensor(values) for values in targets]
-        if [len(part) for part in parts] != lengths:
+        tensors = [as_tensor(values) for values in targets]
+        if [len(tensor) for tensor in tensors] != lengths:
             raise DataMismatch(
-                f"targets need a row for every row of their series: {[len(p) for p in parts]} and {lengths}"
+                f"targets need a row for every row of their series: {[len(t) for t in tensors]} and {lengths}"
             )
-        kept = joined([part.unsqueeze(1) if part.dim() == 1 else part for part in parts], "targets")
-        return kept.index_select(0, at).to(self.device)
+        table = joined([tensor.unsqueeze(1) if tensor.dim() == 1 else tensor for tensor in tensors], "targets")
+        return table.index_select(0, at).to(self.device)
 
     def __len__(self) -> int:
         return self.rows
@@ -82,10 +82,10 @@ class Windows:
 
 
 def require_list(values: Sequence[ArrayLike] | ArrayLike, what: str, dims: int) -> None:
-    """One series would be taken for many, of a row or a number each."""
+    """Refuse a single series, which would be taken for many, of a row or a number each."""
     if isinstance(values, Tensor | np.ndarray) and values.ndim < dims:
         raise DataMismatch(
-            f"{what} are one array of shape {tuple(values.shape)}; give a list of arrays, one for each series: "
+            f"{what} is one array of shape {tuple(values.shape)}; give a list of arrays, one for each series: "
             f"[{what}] for a single one"
         )
 
@@ -98,15 +98,15 @@ def two_dimensional(values: Tensor, number: int) -> Tensor:
     return values
 
 
-def joined(parts: Sequence[Tensor], what: str) -> Tensor:
-    if len({(tuple(part.shape[1:]), part.dtype) for part in parts}) > 1:
-        kinds = sorted({f"{tuple(part.shape[1:])} {part.dtype}" for part in parts})
+def joined(tensors: Sequence[Tensor], what: str) -> Tensor:
+    if len({(tuple(tensor.shape[1:]), tensor.dtype) for tensor in tensors}) > 1:
+        kinds = sorted({f"{tuple(tensor.shape[1:])} {tensor.dtype}" for tensor in tensors})
         raise DataMismatch(f"{what} differ in shape or type: {'; '.join(kinds)}")
-    return torch.cat(list(parts))
+    return torch.cat(list(tensors))
 
 
 def starts_of(lengths: Sequence[int], lookback: int, horizon: int, stride: int) -> tuple[Tensor, Tensor]:
-    """The row every window starts at in the joined series, and the series it is of."""
+    """Return the row of the joined series at which each window starts, and the series it belongs to."""
     starts, owners, first = [], [], 0
     for number, length in enumerate(lengths):
         own = (
@@ -121,7 +121,8 @@ def starts_of(lengths: Sequence[int], lookback: int, horizon: int, stride: int) 
     if not starts:
         longest = max(lengths, default=0)
         raise EmptySplit(
-            f"no series has a window of {lookback + horizon} rows (the longest has {longest}); lower lookback"
+            f"no series is long enough for a window of {lookback + horizon} rows (the longest has {longest}); "
+            "lower lookback"
         )
     return torch.cat(starts), torch.cat(owners)
 
@@ -137,7 +138,7 @@ class CarriedWindows:
     def __init__(self, series: Sequence[ArrayLike], lookback: int, targets: Sequence[ArrayLike], lanes: int,
                  *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> None:  # fmt: skip
         if lanes < 1:
-            raise DataMismatch(f"lanes {lanes} must be at least 1: the rows of a batch")
+            raise DataMismatch(f"lanes={lanes}, but a batch needs at least 1")
         self.windows = Windows(series, lookback, targets, stride=lookback, device=device, dtype=dtype)
         self.device, self.lanes, self.ordered = self.windows.device, lanes, True
         steps = self.windows.rows // lanes

@@ -1,4 +1,4 @@
-"""How many threads read and how many compute: by memory, cores and kind of data, never more than there are cores."""
+"""How many threads read and how many compute, by memory, cores and kind of data; never more than there are cores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Workers:
-    """`readers` 0: the training thread reads by itself. `ahead` counts all batches read in advance."""
+    """With `readers` 0 the training thread reads by itself. `ahead` counts all batches read in advance."""
 
     readers: int
     ahead: int
@@ -43,9 +43,9 @@ def this_machine(gpu: bool = False) -> Machine:
 
 
 def workers_for(kind: Kind, batch_bytes: int, machine: Machine | None = None) -> Workers:
-    """Readers, batches ahead and compute threads for batches of this size on this machine."""
+    """Choose readers, batches ahead and compute threads for batches of this size on this machine."""
     if kind not in TIERS:
-        raise DataMismatch(f"no kind of data {kind!r}; use one of {', '.join(TIERS)}")
+        raise DataMismatch(f"unknown kind of data {kind!r}; use one of {', '.join(TIERS)}")
     machine = machine or this_machine()
     tiers, ahead_each = TIERS[kind]
     tier = 0 if machine.memory < 8 * GIB else 1 if machine.memory < 16 * GIB else 2

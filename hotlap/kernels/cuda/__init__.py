@@ -1,1 +1,1 @@
-"""CUDA C++ compiled, kept and launched at run time."""
+"""CUDA C++ compiled, cached and launched at run time."""

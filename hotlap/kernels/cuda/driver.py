@@ -1,9 +1,9 @@
 """Kernels loaded and launched through the CUDA driver, called directly.
 
-A thread has a current context only once the CUDA runtime did some work in it; a thread of autograd's that first meets
+A thread has a current context only once the CUDA runtime has done some work in it; an autograd thread that first meets
 one of our kernels has none. So every call here makes the primary context of its device current, the one that torch
-uses, and leaves the thread as it was. On a machine with one GPU a kernel is launched first and the context is looked at
-where that was refused, because asking for it every time costs the host as much as the launch; a thread without one
+uses, and leaves the thread as it was. On a machine with one GPU a kernel is launched first, and the context is looked
+at only if that was refused, because querying it every time costs the host as much as the launch; a thread without one
 then keeps torch's, as after any work of the CUDA runtime.
 """
 
@@ -48,7 +48,7 @@ _Parameters = c_char_p * 1  # where the bytes lie; it keeps them alive
 
 @cache
 def driver() -> Any:
-    """The driver's library. Raises NoCompiler."""
+    """Load the driver's library; raise NoCompiler if there is none."""
     if not sys.platform.startswith("linux"):
         raise NoCompiler("CUDA kernels are launched on Linux only")
     try:
@@ -72,7 +72,7 @@ def call(name: str, *given: Any) -> None:
 
 @cache
 def primary(device: int) -> int | None:
-    """The context that torch uses on this device; held until the process ends."""
+    """Return the context that torch uses on this device; it is held until the process ends."""
     number, context = c_int(), c_void_p()
     call("cuInit", 0)
     call("cuDeviceGet", ctypes.byref(number), device)
@@ -95,7 +95,7 @@ def current(device: int) -> Iterator[None]:
 
 
 def adopt(device: int) -> None:
-    """Makes torch's context current for good in a thread that has none."""
+    """Make torch's context current for good in a thread that has none."""
     found = c_void_p()
     call("cuCtxGetCurrent", ctypes.byref(found))
     if not found.value:
@@ -115,7 +115,7 @@ class Kernel:
             call("cuFuncSetAttribute", self._function, DYNAMIC_SHARED_MEMORY, shared_bytes)
 
     def launch(self, blocks: int, threads: int, stream: int, given: bytes) -> None:
-        """`given`, the kernel's only argument, is copied at once. No synchronisation, no allocation."""
+        """Launch with `given`, the kernel's only argument, copied at once. No synchronisation, no allocation."""
         parameters = _Parameters(given)
         shape = (blocks, 1, 1, threads, 1, 1, self._shared, stream, parameters, None)
         if self._alone:
@@ -126,8 +126,8 @@ class Kernel:
             call("cuLaunchKernel", self._function, *shape)
 
     def resources(self, threads: int) -> dict[str, int]:
-        """Registers and local memory of a thread, shared memory of a block of so many, and blocks a multiprocessor has
-        room for.
+        """Return registers and local memory of a thread, shared memory of a block of `threads`, and how many blocks fit
+        on a multiprocessor.
         """
         found, value = {"shared_bytes": self._shared}, c_int()
         with current(self._device):

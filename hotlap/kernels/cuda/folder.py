@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """By the platform's convention; it may not exist yet."""
+    """Return the folder by the platform's convention; it may not exist yet."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "darwin":
@@ -21,14 +21,14 @@ def cache_folder() -> Path:
 
 
 def _make(folder: Path) -> None:
-    """For this user alone, with those above that are missing."""
+    """Make a folder for this user alone, with the missing ones above it."""
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(0o700, exist_ok=True)
 
 
 def written(path: Path, content: bytes) -> None:
-    """Whole or not at all; where it cannot be written the next process does the work again."""
+    """Write the file whole or not at all; if it cannot be written, the next process does the work again."""
     with suppress(OSError):
         _make(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)

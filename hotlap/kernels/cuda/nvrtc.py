@@ -1,6 +1,6 @@
 """CUDA C++ compiled at run time by NVRTC, called directly.
 
-Compiled kernels are kept on disk, by the content of everything they came from.
+Compiled kernels are cached on disk, by the content of everything they came from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hotlap.kernels.cuda.folder import cache_folder, written
 
 
 class NoCompiler(RuntimeError):
-    """CUDA C++ cannot be compiled here, and why."""
+    """CUDA C++ cannot be compiled here; the message says why."""
 
 
 def architecture(device: int) -> str:
@@ -28,22 +28,22 @@ def architecture(device: int) -> str:
 
 
 def compiled(source: str, defines: tuple[str, ...], target: str) -> bytes:
-    """Machine code for this target. Raises NoCompiler."""
+    """Return machine code for this target; raise NoCompiler if it cannot be compiled."""
     options = (f"--gpu-architecture={target}", "--std=c++17", *defines)
     nvrtc = library()
     version = ctypes.c_int(), ctypes.c_int()
     nvrtc.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
     parts = (source, *options, str(version[0].value), str(version[1].value))
     path = cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
-    kept = _kept(path)
-    if kept is None:
-        kept = _compile(nvrtc, source, options)
-        written(path, hashlib.sha256(kept).digest() + kept)
-    return kept
+    code = _cached(path)
+    if code is None:
+        code = _compile(nvrtc, source, options)
+        written(path, hashlib.sha256(code).digest() + code)
+    return code
 
 
-def _kept(path: Path) -> bytes | None:
-    """None also where the file is torn."""
+def _cached(path: Path) -> bytes | None:
+    """Return the cached code; None if there is none or the file is torn."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -83,7 +83,7 @@ def _check(result: int) -> None:
 
 @cache
 def library() -> Any:
-    """NVRTC: the one torch brings, or the system's. Raises NoCompiler."""
+    """Load the NVRTC that torch brings, or the system's; raise NoCompiler if there is neither."""
     for candidate in _candidates():
         try:
             return ctypes.CDLL(candidate)

@@ -1,4 +1,4 @@
-"""The kernels of norm.cu: what they are given, and how many blocks of them fill a device."""
+"""The kernels of norm.cu: their arguments, and how many blocks of them fill a device."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class Shape:
 
 
 def width(dtype: torch.dtype) -> int:
-    """Channels in 16 bytes."""
+    """Return how many channels fit in 16 bytes."""
     return 4 if dtype is torch.float32 else 8
 
 
 def defines(dtype: torch.dtype, activation: str) -> tuple[str, ...]:
-    """For the compiler; the last are device.cu's."""
+    """Return the compiler's defines; the last are device.cu's."""
     own = (f"-DTHREADS={THREADS}", f"-DTYPE={TYPES[dtype]}", f"-DACTIVATION={ACTIVATIONS.index(activation)}")
     return *own, "-DCLUSTER=1", "-DBLOCKS=2", "-DEXACT=0", "-DSIGNALS=0"
 
 
 @cache
 def kernel(number: int, dtype: torch.dtype, activation: str, device: int) -> Any:
-    """Raises NoCompiler."""
+    """Return a kernel; raise NoCompiler if it cannot be compiled."""
     return Kernel(_binary(dtype, activation, device), NAMES[number], SHARED_BYTES, device)
 
 
@@ -60,7 +60,7 @@ def _binary(dtype: torch.dtype, activation: str, device: int) -> bytes:
 
 
 def load(dtype: torch.dtype, activation: str, device: int) -> None:
-    """So that a graph can be captured with them. Raises NoCompiler."""
+    """Load all kernels, so that a graph can be captured with them; raise NoCompiler if they cannot be compiled."""
     for number in range(len(NAMES)):
         kernel(number, dtype, activation, device)
 
@@ -71,7 +71,7 @@ def multiprocessors(device: int) -> int:
 
 
 class Plan:
-    """What is worked out once for a shape."""
+    """What is computed once per shape."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -104,13 +104,13 @@ class Plan:
 
 @lru_cache(maxsize=4096)
 def planned(shape: Shape) -> Plan:
-    """Raises NoCompiler."""
+    """Return the plan of a shape; raise NoCompiler if its kernels cannot be compiled."""
     return Plan(shape)
 
 
 @dataclass
 class PassArguments:
-    """The arguments of the launches of one pass; None where there is nothing."""
+    """The arguments of the launches of one pass; None for what a pass does not have."""
 
     x: Tensor
     kept: Tensor

@@ -20,19 +20,19 @@ OLDEST = (8, 0)  # compute capability: below it there is no bfloat16
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """torch's, and then `activation`: none, relu or silu. Same parameters, same state_dict."""
+    """torch's layer followed by `activation`: none, relu or silu. Same parameters, same state_dict."""
 
     activates = 1  # of a layer made by fuse_norms: calls under way of the module in which the activation follows
 
     def __init__(self, num_features: int, *args: Any, activation: str = "none", **options: Any) -> None:
         if activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {activation!r}; it can be one of {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"unknown activation {activation!r}; use one of {', '.join(ACTIVATIONS)}")
         super().__init__(num_features, *args, **options)
         self.activation = activation
 
     @classmethod
     def of(cls, layer: nn.BatchNorm2d, activation: str = "none") -> BatchNorm2d:
-        """With the very parameters and buffers of `layer`."""
+        """Return a layer with the very parameters and buffers of `layer`."""
         made = cls(1, layer.eps, layer.momentum, activation=activation)
         vars(made).update(vars(layer), activation=activation)
         return made
@@ -73,7 +73,7 @@ def by_kernels(plan: Plan, layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 
 def plan_for(layer: nn.BatchNorm2d, x: Any, activation: str) -> Plan | None:
-    """None where torch's own way is taken."""
+    """Return the plan of the kernels, or None if torch's own way is to be taken."""
     if type(x) is not Tensor or not x.is_cuda or not layer.training:
         return None
     if torch.is_inference_mode_enabled() or _is_read_by_torch():
@@ -89,7 +89,7 @@ def plan_for(layer: nn.BatchNorm2d, x: Any, activation: str) -> Plan | None:
 
 
 def _is_read_by_torch() -> bool:
-    """By Dynamo, a tracer, functorch or forward derivatives, who would not see what a kernel of ours does."""
+    """Return whether Dynamo, a tracer, functorch or forward derivatives are active: they do not see our kernels."""
     read: Any = torch._C
     traced = read._get_tracing_state() is not None or read._are_functorch_transforms_active()
     return bool(traced or torch.compiler.is_compiling() or forward_ad._current_level >= 0)
@@ -99,7 +99,7 @@ def why_not(layer: nn.BatchNorm2d, x: Tensor, activation: str) -> str | None:
     if x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
         return "the inputs are not in channels-last"
     if x.dtype not in TYPES or x.shape[1] % launches.width(x.dtype) or x.data_ptr() % 16:
-        return f"{x.shape[1]} channels of {x.dtype}, from this address, are no whole vectors of 16 bytes"
+        return f"{x.shape[1]} channels of {x.dtype}, from this address, are not whole vectors of 16 bytes"
     if x.shape[1] != layer.num_features or x.numel() <= x.shape[1]:
         return "the inputs are not of the layer's shape, or a single row"  # torch says what is wrong with them
     if activation == "none" and x.dtype is not torch.bfloat16:
@@ -121,7 +121,7 @@ def _is_usual(tensor: Tensor, dtype: torch.dtype, x: Tensor, size: int) -> bool:
 
 
 def _is_loaded(dtype: torch.dtype, activation: str, device: int) -> bool:
-    """Not loaded while a graph is captured, which would fail."""
+    """Return whether the kernels are loaded, and load them, but not while a graph is captured, which would fail."""
     if (dtype, activation, device) in _ready:
         return True
     if torch.cuda.is_current_stream_capturing():
@@ -130,7 +130,7 @@ def _is_loaded(dtype: torch.dtype, activation: str, device: int) -> bool:
 
 
 def load(dtype: torch.dtype, activation: str, device: int) -> bool:
-    """Whether there are kernels; those that there are will be used, also while a graph is captured."""
+    """Load the kernels and return whether there are any; from then on they are used, also while a graph is captured."""
     why = _loading(dtype, activation, device)
     if why is not None:
         _say_once(why)

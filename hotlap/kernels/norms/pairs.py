@@ -1,8 +1,8 @@
-"""Which activation directly follows which batch normalisation, told from the source without running it.
+"""Which activation directly follows which batch normalisation, found in the source without running it.
 
 Two forms are known: neighbours in an nn.Sequential, and `self.act(self.norm(…))` in the forward of a module that uses
-either of them nowhere else. In both nobody but the activation sees what the normalisation made, as long as it is the
-module they are in that runs them: who takes the layers of an nn.Sequential one by one gets what each of them makes.
+neither of them anywhere else. In both only the activation sees the output of the normalisation, as long as their own
+module runs them: code that calls the layers of an nn.Sequential one by one gets the output of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 
 from hotlap.kernels.norms.layer import BatchNorm2d, Behind
 
-FUSED = "_fused_norms"  # names of the layers, kept in the module they are in
+FUSED = "_fused_norms"  # names of the layers, stored in the module they are in
 KINDS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
 
 def fuse_norms(model: nn.Module) -> int:
-    """Puts BatchNorm2d with its activation built in where the two follow each other; how often."""
+    """Build the activation into each BatchNorm2d that it directly follows; return how many."""
     found = list(pairs(model))
     for pair in found:
         norm = BatchNorm2d.of(pair.layer, pair.kind)
@@ -67,7 +67,7 @@ def _leave(module: nn.Module, args: Any, made: Any) -> None:
 
 
 def _switch(module: Any, by: int) -> None:
-    """Where one of the two has been replaced since, the other does its own part only."""
+    """Switch the pairs of a module; if one of the two has been replaced since, the other does its own part only."""
     for name, activation in getattr(module, FUSED):
         norm, behind = module._modules.get(name), module._modules.get(activation)
         if isinstance(norm, BatchNorm2d) and isinstance(behind, Behind):
@@ -76,7 +76,7 @@ def _switch(module: Any, by: int) -> None:
 
 
 def pairs(model: nn.Module) -> Iterator[Pair]:
-    """Of those that nothing else uses or watches."""
+    """Yield the pairs that nothing else uses or watches."""
     users: dict[int, int] = {}
     for module in model.modules():
         for child in module._modules.values():
@@ -102,13 +102,13 @@ def _neighbours(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def is_watched(module: Any) -> bool:
-    """Somebody looks at what comes out of it, or has changed what it does."""
+    """Return whether hooks see the module's outputs, or its forward was replaced."""
     return any(getattr(module, name, None) for name in HOOKS) or "forward" in vars(module)
 
 
 @cache
 def _nested(kind: Any, forward: Any) -> tuple[tuple[str, str], ...]:
-    """(norm, activation) of each `self.activation(self.norm(…))` in this forward, where the class uses neither
+    """Return (norm, activation) of each `self.activation(self.norm(…))` in this forward, if the class uses neither
     anywhere else.
     """
     try:
@@ -129,7 +129,7 @@ def _nested(kind: Any, forward: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _functions(kind: Any) -> Iterator[Any]:
-    """All that the class can call, but for what makes it and what torch has written."""
+    """Yield all functions that the class can call, except its constructor and torch's own."""
     for base in kind.__mro__:
         if base in (nn.Module, object):
             continue
@@ -156,7 +156,7 @@ def _of_self(node: ast.AST | None) -> str | None:
 
 
 def _pair(node: ast.AST) -> tuple[str, str] | None:
-    """(norm, activation) of self.activation(self.norm(…))"""
+    """Return (norm, activation) of `self.activation(self.norm(…))`."""
     if not (isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords):
         return None
     inner = node.args[0]

@@ -1,8 +1,8 @@
-"""Whether a variant computes what torch.nn does, but for rounding; one that a compiler or GPU got wrong is never used.
+"""Whether a variant computes what torch.nn does up to rounding; one that a compiler or GPU got wrong is never used.
 
-Near enough to cuDNN's results is good. What is further away is compared with float64 once, because the fault may be
-cuDNN's. It is good where it is within the limit of float64, or no further from it than cuDNN is, unless cuDNN itself is
-so far away that nothing can be told. All of it is host sync, once per shape.
+Results near enough to cuDNN's are good. Those further away are compared with float64 once, because the fault may be
+cuDNN's. They are good within the limit of float64, or no further from it than cuDNN, unless cuDNN itself is so far away
+that it says nothing. All of it is host sync, once per shape.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hotlap.kernels")
 FLOAT32 = 2.0**-24
-UNITS = {"float32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # of a rounding; of float32 those of TF32
-SLACK = 8  # times what one rounding does; two correct ways were less than one apart in float32
-FAR = {"float32": 0.02}  # from float64: what is further away is no measure for others
+UNITS = {"float32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # of one rounding; for float32 that of TF32
+SLACK = 8  # times the error of one rounding; two correct ways were less than one apart in float32
+FAR = {"float32": 0.02}  # from float64: what is further away is no yardstick
 FAR_LOW = 0.1  # bfloat16 and float16
 _said: set[str] = set()
 
 
 def limit(key: Key) -> float:
-    """How far apart two correct ways may be, of the largest element.
+    """Return how far apart two correct ways may be, as a share of the largest element.
 
     Operands of products are rounded once in every layer, and float32 sums of many terms each add a little: those of a
     weight's gradient are as many as steps and batch rows. Errors of both kinds are independent, and grow as a root.
@@ -44,7 +44,7 @@ def limit(key: Key) -> float:
 
 
 def apart(found: list[Tensor], wanted: list[Tensor]) -> list[float]:
-    """The largest difference of each tensor, of its largest element; NaN where one is NaN."""
+    """Return the largest difference of each tensor, as a share of its largest element; NaN if either has NaN."""
     pairs = zip(found, wanted, strict=True)
     ratios = [
         _difference(result, reference) / reference.abs().max().double().clamp(min=1e-30) for result, reference in pairs
@@ -52,13 +52,13 @@ def apart(found: list[Tensor], wanted: list[Tensor]) -> list[float]:
     return [float(ratio) for ratio in torch.stack(ratios).tolist()]
 
 
-def _difference(one: Tensor, other: Tensor) -> Tensor:
-    wide = torch.promote_types(torch.promote_types(one.dtype, other.dtype), torch.float32)
-    return torch.sub(one.to(wide), other.to(wide)).abs_().max().double()
+def _difference(result: Tensor, reference: Tensor) -> Tensor:
+    wide = torch.promote_types(torch.promote_types(result.dtype, reference.dtype), torch.float32)
+    return torch.sub(result.to(wide), reference.to(wide)).abs_().max().double()
 
 
 class AgreementReference:
-    """What one shape's variants are held against."""
+    """What the variants of one shape are compared with."""
 
     def __init__(self, key: Key, layer: Any, x: Tensor, dy: Tensor) -> None:
         self.key, self.given, self.limit = key, (layer, x, dy), limit(key)
@@ -66,7 +66,7 @@ class AgreementReference:
 
     @cached_property
     def _exact(self) -> tuple[list[Tensor], list[float]] | None:
-        """Of float64, and how far cuDNN is from it; None where the memory does not suffice."""
+        """The results in float64, and how far cuDNN is from them; None if memory does not suffice."""
         try:
             exact = probe.in_float64(self.key, *self.given)
             return exact, apart(self.theirs, exact)
@@ -74,11 +74,11 @@ class AgreementReference:
             return None
 
     def why_not(self, ours: list[Tensor]) -> str | None:
-        """None: it is right. NaN is never."""
+        """Return why the results are wrong, or None if they are right. NaN is never right."""
         if all(distance <= self.limit for distance in apart(ours, self.theirs)):
             return None
         if self._exact is None:
-            return "with too little memory to see by float64 which is right"
+            return "and memory is too small to check by float64 which is right"
         exact, theirs = self._exact
         mine, far = apart(ours, exact), FAR.get(self.key.dtype, FAR_LOW)
         pairs = zip(mine, theirs, strict=True)
@@ -89,7 +89,7 @@ class AgreementReference:
 
 
 def agreeing(key: Key, layer: Any, x: Tensor, dy: Tensor, variants: list[Variant]) -> list[Variant]:
-    """Those whose outputs and gradients are torch.nn's but for rounding."""
+    """Return the variants whose outputs and gradients are torch.nn's up to rounding."""
     if not variants:
         return []
     compared, found = AgreementReference(key, layer, x, dy), []
@@ -107,13 +107,13 @@ def agreeing(key: Key, layer: Any, x: Tensor, dy: Tensor, variants: list[Variant
             found.append(variant)
         else:
             say_once(
-                f"{variant} gives other results than cuDNN for {key.text}, {why}; it is not used, please report it"
+                f"{variant} gives different results from cuDNN for {key.text}, {why}; it is not used, please report it"
             )
     return found
 
 
 def _spoil(results: list[Tensor]) -> None:
-    """The next variant may get this memory: what it leaves unwritten must not be right by chance."""
+    """Fill results with NaN: the next variant may get this memory, and what it skips must not be right by chance."""
     for tensor in results:
         tensor.fill_(math.nan)
 

@@ -1,4 +1,4 @@
-"""The kernels of the .cu files: what they are given, and how they are compiled at run time for a layer."""
+"""The kernels of the .cu files: their arguments, and how they are compiled at run time for a layer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pack_walk, pack_sums = packer(*WALK).pack, packer(*SUMS).pack
 
 @dataclass(frozen=True)
 class Adder:
-    """sums.cu, laid out; the same for all shapes."""
+    """The layout of sums.cu, the same for all shapes."""
 
     threads: int = 256
 
@@ -60,7 +60,7 @@ Laid = Layout | Adder
 
 @cache
 def kernel(found: Laid, device: int) -> Any:
-    """Compiled and loaded; once per process and device."""
+    """Compile and load a kernel, once per process and device."""
     name = NAMES[found.backward] if isinstance(found, Layout) else "rnn_sums"
     return Kernel(binary(found, device), name, found.shared_bytes, device)
 
@@ -71,13 +71,13 @@ def binary(found: Laid, device: int) -> bytes:
 
 @cache
 def source(found: Laid | None = None) -> str:
-    """What this kernel is compiled from; of None everything."""
+    """Return the source that this kernel is compiled from; for None, all sources."""
     names = SOURCES if found is None else files(found)
     return "".join(path.read_text(encoding="utf-8") for path in (DEVICE, *(HERE / name for name in names)))
 
 
 def files(found: Laid) -> tuple[str, ...]:
-    """Behind DEVICE."""
+    """Return the names of the files compiled after DEVICE."""
     if isinstance(found, Adder):
         return ("sums.cu",)
     way = "backward.cu" if found.backward else "forward.cu"
@@ -88,7 +88,7 @@ def files(found: Laid) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What of a layer decides about its kernels."""
+    """The properties of a layer that decide which kernels it needs."""
 
     kind: str
     hidden: int
@@ -98,11 +98,11 @@ class Sizes:
     directions: int = 1
 
     def widths(self) -> tuple[int, ...]:
-        """Features of the first layer, and of those on top of it."""
+        """Return the number of features of the first layer, and of those on top of it."""
         return (self.features,) if self.layers == 1 else (self.features, self.hidden * self.directions)
 
     def kernels(self, variant: Variant) -> Iterator[Laid]:
-        """All that it may launch; none where one does not fit."""
+        """Yield all kernels that the variant may launch; none if one of them does not fit."""
         found = [
             layout(self.kind, self.hidden, variant, backward, self.exact, width)
             for width in self.widths()
@@ -115,7 +115,7 @@ class Sizes:
 
 
 def is_ready(variant: Variant, sizes: Sizes, device: int) -> bool:
-    """Whether its kernels are loaded, so that a graph can be captured with them."""
+    """Return whether the variant's kernels are loaded, so that a graph can be captured with them."""
     found = list(sizes.kernels(variant))
     return bool(found) and all((kernel_layout, device) in _loaded for kernel_layout in found)
 

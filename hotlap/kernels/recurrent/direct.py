@@ -1,4 +1,4 @@
-"""All layers and directions by the CUDA kernels, forward and backward, with as little work of the host as can be.
+"""All layers and directions by the CUDA kernels, forward and backward, with as little host work as possible.
 
 At small shapes a call costs the host more than the device, so nothing is made here that a kernel does not need:
 kernels get addresses instead of views, and one allocation serves all that only they see. Forward keeps the gates of
@@ -29,20 +29,20 @@ def dense(tensor: Tensor | None) -> Tensor | None:
 
 
 def _address(tensor: Tensor | None, offset: int = 0) -> int:
-    """0 where there is none, or an empty one."""
+    """Return the address, or 0 if there is no tensor or an empty one."""
     first = 0 if tensor is None else tensor.data_ptr()
     return first and first + offset
 
 
 @cache
 def _nothing(device: torch.device) -> Tensor:
-    """Shared: it is neither written nor returned. Made for good, also where inference mode comes first."""
+    """Return a shared empty tensor, neither written nor returned; made for good, even if inference mode comes first."""
     with torch.inference_mode(False):
         return torch.empty(0, device=device)
 
 
 def _weights(shape: Shape, flat: Sequence[Tensor], state: int) -> list[Tensor]:
-    """Of inputs, of states, and both biases if there are any, as kernels read them."""
+    """Return the weights of inputs, of states, and both biases if there are any, as kernels read them."""
     count = 4 if shape.bias else 2
     mine = flat if len(flat) == count else flat[count * state : count * (state + 1)]
     return [weight if weight.is_contiguous() else weight.contiguous() for weight in mine]
@@ -57,7 +57,7 @@ def plan_for(shape: Shape, x: Tensor) -> Plan:
 
 
 def allocate(plan: Plan, x: Tensor, keep: bool) -> SavedOutputs:
-    """As stack.allocate, without a call for what is empty. Sizes given one by one cost the host least."""
+    """Allocate like stack.allocate, without a call for what is empty. Sizes given one by one cost the host least."""
     shape, nothing = plan.shape, _nothing(x.device)
     steps, batch, wide, above = plan.steps, plan.batch, plan.wide, shape.layers - 1
     return SavedOutputs(
@@ -108,7 +108,7 @@ def _walk(
 
 
 def _products(plan: Plan, level: Level, x: Tensor, of_x: Tensor, cells: Tensor, state: int) -> Tensor:
-    """The inputs' part of all gates; where gates are kept, in their place: the walk reads each before it writes."""
+    """Compute the inputs' part of all gates; in place if gates are kept, since the walk reads each before it writes."""
     width = plan.shape.gates * plan.shape.hidden
     with products(level.exact_forward):
         if cells.numel() == 0:
@@ -118,14 +118,14 @@ def _products(plan: Plan, level: Level, x: Tensor, of_x: Tensor, cells: Tensor, 
         return torch.mm(x.reshape(-1, level.features), of_x.t(), out=place)
 
 
-def again(plan: Plan, given: StackInputs, kept: SavedOutputs) -> Tensor:
-    """The gates once more, the same bits: a backward pass before this one has overwritten them."""
-    shape, y = plan.shape, torch.empty_like(kept.y)
+def again(plan: Plan, given: StackInputs, saved: SavedOutputs) -> Tensor:
+    """Compute the gates again, to the same bits: an earlier backward pass has overwritten them."""
+    shape, y = plan.shape, torch.empty_like(saved.y)
     state = y.new_empty((shape.states, plan.batch, shape.hidden))
-    made = SavedOutputs(y, state, torch.empty_like(state), kept.inner, torch.empty_like(kept.cells), kept.masks)
+    made = SavedOutputs(y, state, torch.empty_like(state), saved.inner, torch.empty_like(saved.cells), saved.masks)
     h0, c0, stream = dense(given.h0), dense(given.c0), plan.stream()
     for layer in range(shape.layers):
-        x, level = input_of(shape, given, kept, layer), plan.later if layer else plan.first
+        x, level = input_of(shape, given, saved, layer), plan.later if layer else plan.first
         for direction in range(shape.directions):
             _walk(plan, level, given, made, layer * shape.directions + direction, x, y, h0, c0, stream)
     return made.cells
@@ -144,10 +144,10 @@ class Gates(NamedTuple):
 
 
 def backward(
-    plan: Plan, given: StackInputs, kept: SavedOutputs, coming: OutputGradients, needs: Needs, overwrite: bool = False
+    plan: Plan, given: StackInputs, saved: SavedOutputs, coming: OutputGradients, needs: Needs, overwrite: bool = False
 ) -> Gradients:
-    """overwrite: kept.cells is not needed any more."""
-    shape, back = plan.shape, Backward(plan, given, kept, coming, needs, overwrite)
+    """Run the backward pass; with `overwrite`, saved.cells is no longer needed."""
+    shape, back = plan.shape, Backward(plan, given, saved, coming, needs, overwrite)
     by_state: list[list[Tensor]] = [[] for _ in range(shape.states)]
     for layer in range(shape.layers - 1, -1, -1):
         back.enter(layer)
@@ -158,34 +158,40 @@ def backward(
             by_state[state] = back.weight_gradients(state, weights, gates)
             if layer > 0 or needs.x:
                 back.input_gradient(weights[0], gates)
-        back.dy, back.dx = through_dropout(shape, kept, layer, back.dx), None
+        back.dy, back.dx = through_dropout(shape, saved, layer, back.dx), None
     back.made.flat = by_state[0] if shape.states == 1 else [gradient for weights in by_state for gradient in weights]
     back.made.x = back.dy if needs.x else None
     return back.made
 
 
 class Backward:
-    """The layers from the last to the first; `walk` leaves the gradients of the gates, the others make of them."""
+    """Goes through the layers backward; `walk` leaves the gradients of the gates, from which the others follow."""
 
     def __init__(
-        self, plan: Plan, given: StackInputs, kept: SavedOutputs, coming: OutputGradients, needs: Needs, overwrite: bool
+        self,
+        plan: Plan,
+        given: StackInputs,
+        saved: SavedOutputs,
+        coming: OutputGradients,
+        needs: Needs,
+        overwrite: bool,
     ) -> None:
         lstm, sizes = plan.shape.kind == "lstm", (plan.shape.states, plan.batch, plan.shape.hidden)
-        self.plan, self.given, self.kept, self.stream = plan, given, kept, plan.stream()
+        self.plan, self.given, self.saved, self.stream = plan, given, saved, plan.stream()
         self.overwrite = overwrite
         self.h0, self.c0 = dense(given.h0), dense(given.c0)
         self.dy = coming.y
         self.dx: Tensor | None = None
         self.dh_n, self.dc_n = dense(coming.h_n), dense(coming.c_n) if lstm else None
-        dh0 = kept.y.new_empty(sizes) if needs.h0 else None
-        self.made = Gradients(None, dh0, kept.y.new_empty(sizes) if needs.c0 and lstm else None, [])
-        self.level, self.x, self.y = plan.first, given.x, kept.y
+        dh0 = saved.y.new_empty(sizes) if needs.h0 else None
+        self.made = Gradients(None, dh0, saved.y.new_empty(sizes) if needs.c0 and lstm else None, [])
+        self.level, self.x, self.y = plan.first, given.x, saved.y
 
     def enter(self, layer: int) -> None:
         shape = self.plan.shape
         self.level = self.plan.later if layer else self.plan.first
-        self.x = input_of(shape, self.given, self.kept, layer)
-        self.y = self.kept.y if layer == shape.layers - 1 else self.kept.inner[layer]
+        self.x = input_of(shape, self.given, self.saved, layer)
+        self.y = self.saved.y if layer == shape.layers - 1 else self.saved.inner[layer]
         if self.dy is not None and self.dy.stride(2) != 1:
             self.dy = self.dy.contiguous()
 
@@ -193,20 +199,20 @@ class Backward:
         plan, four, parts = self.plan, 4 * self.plan.shape.hidden, self.y.new_empty(self.level.work)
         if not self.overwrite:
             return Gates(self.y.new_empty(plan.steps * plan.batch * four), four, 0, parts)
-        cells = self.kept.cells
+        cells = self.saved.cells
         return Gates(cells, plan.kept_width, int(cells.storage_offset()) + state * plan.kept, parts)
 
     def walk(self, state: int, weights: list[Tensor]) -> Gates:
         plan, level, shape, made, dy = self.plan, self.level, self.plan.shape, self.made, self.dy
-        reverse, at, kept = state % shape.directions, state * plan.state_bytes, state * plan.kept * FLOAT
+        reverse, at, offset = state % shape.directions, state * plan.state_bytes, state * plan.kept * FLOAT
         gates = self._gates(state)
-        to, parts = gates.tensor.data_ptr() + kept * self.overwrite, gates.parts.data_ptr()
+        to, parts = gates.tensor.data_ptr() + offset * self.overwrite, gates.parts.data_ptr()
         x_step, x_row, _ = self.x.stride()
         dy_step, dy_row = (0, 0) if dy is None else dy.stride()[:2]
         side = reverse * shape.hidden * FLOAT
         level.backward(self.stream, pack_walk(
             self.x.data_ptr(), 0, weights[1].data_ptr(), 0, 0, _address(self.h0, at), _address(self.c0, at),
-            self.y.data_ptr() + side, self.kept.cells.data_ptr() + kept, 0, 0, _address(dy, side),
+            self.y.data_ptr() + side, self.saved.cells.data_ptr() + offset, 0, 0, _address(dy, side),
             _address(self.dh_n, at), _address(self.dc_n, at), to, _address(made.h0, at), _address(made.c0, at),
             parts, parts + level.parts * FLOAT, x_step, x_row, plan.wide, dy_step, dy_row,
             plan.steps, plan.batch, reverse, gates.row,
@@ -214,7 +220,7 @@ class Backward:
         return gates
 
     def weight_gradients(self, state: int, weights: list[Tensor], gates: Gates) -> list[Tensor]:
-        """As torch.nn lists them. Large products are left in parts, which one kernel adds with those of the walk."""
+        """Return gradients as torch.nn lists weights. One kernel adds parts of large products and those of the walk."""
         plan, level, shape = self.plan, self.level, self.plan.shape
         parts = gates.parts.data_ptr()
         states, of_states, state_parts = None, parts + level.parts * FLOAT, level.walk_parts
@@ -232,7 +238,7 @@ class Backward:
         return made
 
     def _of_states(self, state: int, gates: Gates) -> tuple[Tensor | None, int]:
-        """Of all steps but the first walked, with the states they began with; and of the first with h0."""
+        """Multiply the gates of each step with the state it began with: the first one walked began with h0."""
         plan, shape, y, h0 = self.plan, self.plan.shape, self.y, self.h0
         four, batch, wide, reverse = 4 * shape.hidden, plan.batch, plan.wide, state % shape.directions
         later = gates.first if reverse else gates.first + batch * gates.row
@@ -252,7 +258,7 @@ class Backward:
             return in_parts(self.level.inputs, left, (x, features, features, int(x.storage_offset())))
 
     def input_gradient(self, of_x: Tensor, gates: Gates) -> None:
-        """Of both directions, one after the other."""
+        """Add up the gradient of the input over both directions, one after the other."""
         plan, shape = self.plan, self.plan.shape
         sizes = plan.steps * plan.batch, shape.gates * shape.hidden
         of_gates = gates.tensor.as_strided(sizes, (gates.row, 1), gates.first)
@@ -269,7 +275,7 @@ Rows = tuple[Tensor, int, int, int]  # a tensor, floats from row to row, columns
 def in_parts(
     parting: RowPartition, left: Rows, right: Rows, more: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor | None, int]:
-    """left.T @ right in parts, one after the other, and how many; `more` is a product to be added to them."""
+    """Compute left.T @ right in parts, one after the other; return them and how many. `more` is one more product."""
     (a, a_row, a_columns, a_first), (b, b_row, b_columns, b_first) = left, right
     parts, part_rows, rest = parting.parts, parting.each, parting.rest
     every = parts + (rest > 0) + (more is not None)

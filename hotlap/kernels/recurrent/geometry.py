@@ -1,8 +1,8 @@
-"""Which way of walking a layer: its name, and how its work is laid out on a multiprocessor.
+"""Ways of walking a layer: their names, and how their work is laid out on a multiprocessor.
 
 `cuda:fma:r2:c1` walks two batch rows with plain FMAs in one thread block; `cuda:mma:r16:c4` sixteen with TF32 tensor
 cores in a cluster of four; `cuda:tile:r4:c1` four with tensor cores that leave all gates of a unit in one thread;
-`triton:dot:r32` and `triton:fma:r2` are the kernels for where CUDA C++ cannot be compiled;
+`triton:dot:r32` and `triton:fma:r2` are the kernels used where CUDA C++ cannot be compiled;
 `torch` is the same algorithm in plain torch, for any device and dtype.
 """
 
@@ -44,14 +44,14 @@ class Variant:
 
 @cache
 def parse(text: str) -> Variant:
-    """The variant of this name. ValueError where it is none."""
+    """Return the variant of this name; raise ValueError if there is none."""
     engine, *rest = text.split(":")
     if engine == "torch" and not rest:
         return Variant("torch")
     products = {"cuda": ("fma", "mma", "tile"), "triton": ("fma", "dot")}.get(engine, ())
-    if not rest or rest[0] not in products or not all(part[1:].isdecimal() for part in rest[1:]):
-        raise ValueError(f"{text!r} is no variant; one is cuda:fma:r2:c1:b1")
-    numbers = {part[0]: int(part[1:]) for part in rest[1:]}
+    if not rest or rest[0] not in products or not all(setting[1:].isdecimal() for setting in rest[1:]):
+        raise ValueError(f"{text!r} is not a variant; use a name such as cuda:fma:r2:c1:b1")
+    numbers = {setting[0]: int(setting[1:]) for setting in rest[1:]}
     blocks = numbers.get("b", 1) if engine == "cuda" else numbers.get("w", 4)
     return Variant(
         engine, rest[0], numbers.get("r", 1), numbers.get("c", 1), blocks, numbers.get("k", 1), "s" in numbers
@@ -86,7 +86,7 @@ class Layout:
         return 4 * self.variant.rows * (buffers * (depth + 4) + self.split * (columns + 4) + more)
 
     def _tile_floats(self) -> int:
-        """Two copies of the state, rows apart as tiles.cu says, and what warps exchange."""
+        """Count two copies of the state, with rows apart as tiles.cu says, and what warps exchange."""
         rows, depth = self.variant.rows, 4 * self.padded if self.backward else self.padded
         apart = depth + ((24 if depth % 32 else 8) if rows == 4 else (0 if depth % 32 else 16))
         exchanged = self.padded // self.variant.cluster * rows if self.backward and self.split > 1 else 0
@@ -108,7 +108,7 @@ class Layout:
 
 @cache
 def layout(kind: str, hidden: int, variant: Variant, backward: bool, exact: bool, features: int = 0) -> Layout | None:
-    """How this variant's kernel is laid out, or None where it does not fit on the chip; `features` of its inputs."""
+    """Return the layout of this variant's kernel for so many `features`; None if it does not fit on the chip."""
     gates = 4 if kind == "lstm" else 3
     step = (4 if variant.product == "fma" else 16) * variant.cluster
     padded = -(-hidden // step) * step
@@ -130,52 +130,52 @@ def layout(kind: str, hidden: int, variant: Variant, backward: bool, exact: bool
 
 
 def _sums_at_most(gates: int, padded: int, threads: int, variant: Variant) -> bool:
-    """Whether a thread has few enough of them."""
+    """Return whether each thread has few enough sums."""
     slots = threads // (gates * padded)
     alone = variant.product == "fma" and variant.cluster == 1
     return alone and slots > 0 and 4 * -(-padded // 4 // slots) <= SUMS_AT_MOST
 
 
-def _fits(one: Layout) -> bool:
-    blocks = one.variant.blocks
-    if one.variant.product == "tile" and _tile_registers(replace(one, features=0)) > WITHOUT_FEATURES:
+def _fits(candidate: Layout) -> bool:
+    blocks = candidate.variant.blocks
+    if candidate.variant.product == "tile" and _tile_registers(replace(candidate, features=0)) > WITHOUT_FEATURES:
         return False
-    return one.shared_bytes * blocks <= SHARED_AT_MOST and one.threads * blocks <= 1024
+    return candidate.shared_bytes * blocks <= SHARED_AT_MOST and candidate.threads * blocks <= 1024
 
 
-def _walks(one: Layout) -> bool:
-    """Whether its features have room beside all else."""
-    most = TILE_REGISTERS if one.variant.product == "tile" else _registers_at_most(one)
-    if one.features > WALKED_EASILY and one.variant.product != "tile":
+def _walks(candidate: Layout) -> bool:
+    """Return whether the features have room beside everything else."""
+    most = TILE_REGISTERS if candidate.variant.product == "tile" else _registers_at_most(candidate)
+    if candidate.features > WALKED_EASILY and candidate.variant.product != "tile":
         most = min(most, REGISTERS_WITH_MANY)
-    return 0 < one.features <= WALKED_AT_MOST and _fits(one) and _registers(one) <= most
+    return 0 < candidate.features <= WALKED_AT_MOST and _fits(candidate) and _registers(candidate) <= most
 
 
-def _registers_at_most(one: Layout) -> int:
-    """Of those the compiler may use, by an estimate that may be too low."""
-    return int(0.87 * min(255, REGISTERS // (one.threads * one.variant.blocks)))
+def _registers_at_most(candidate: Layout) -> int:
+    """Return how many of the compiler's registers to plan with, since the estimate may be too low."""
+    return int(0.87 * min(255, REGISTERS // (candidate.threads * candidate.variant.blocks)))
 
 
-def _registers(one: Layout) -> int:
-    """About how many a thread needs."""
-    gates, units = 4 if one.lstm else 3, one.padded // one.variant.cluster
-    if one.variant.product == "tile":
-        return _tile_registers(one)
-    depth = (gates * one.padded if one.backward else one.padded) // one.split
-    weights = one.tiles * depth // 8 * 4 if one.variant.product == "mma" else depth
-    elements = -(-units * one.variant.rows // one.threads)
-    sets = 1 if one.threads % units == 0 else elements
-    sums = gates * one.padded * one.padded // one.threads if one.summed else 0
-    return 48 + weights + sums + 12 * elements + sets * 4 * (1 + one.features)
+def _registers(candidate: Layout) -> int:
+    """Estimate the registers that a thread needs."""
+    gates, units = 4 if candidate.lstm else 3, candidate.padded // candidate.variant.cluster
+    if candidate.variant.product == "tile":
+        return _tile_registers(candidate)
+    depth = (gates * candidate.padded if candidate.backward else candidate.padded) // candidate.split
+    weights = candidate.tiles * depth // 8 * 4 if candidate.variant.product == "mma" else depth
+    elements = -(-units * candidate.variant.rows // candidate.threads)
+    sets = 1 if candidate.threads % units == 0 else elements
+    sums = gates * candidate.padded * candidate.padded // candidate.threads if candidate.summed else 0
+    return 48 + weights + sums + 12 * elements + sets * 4 * (1 + candidate.features)
 
 
 def room(threads: int, blocks: int) -> int:
-    """Registers of a thread that weights may fill."""
+    """Return the registers of a thread that weights may fill."""
     return min(REGISTERS_A_THREAD, REGISTERS // (threads * blocks)) - OTHER_REGISTERS
 
 
 def _columns(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] | None:
-    """FMA: a thread for each column and part of the reduction; two warps or more, 64 weights or fewer if it can."""
+    """Lay out FMA: a thread per column and part of the reduction; if possible two or more warps, at most 64 weights."""
     fitting = []
     for split in range(1, depth // 4 + 1):
         threads = -(-columns * split // 32) * 32
@@ -190,7 +190,7 @@ def _columns(depth: int, columns: int, variant: Variant) -> tuple[int, int, int]
 
 
 def _tiled(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] | None:
-    """Tensor cores: eight warps if it can be, each with one or two tiles of 16 columns."""
+    """Lay out tensor cores: eight warps if possible, each with one or two tiles of 16 columns."""
     found = []
     for tiles in (1, 2):
         for split in range(1, depth // 8 + 1):
@@ -206,7 +206,7 @@ def _tiled(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] |
 
 
 def _in_tiles(gates: int, padded: int, variant: Variant) -> tuple[int, int, int] | None:
-    """Tensor cores, a unit's gates in one thread: a warp for 16 units, or two with half of the weights each."""
+    """Lay out tensor cores with a unit's gates in one thread: one warp for 16 units, or two with half the weights."""
     if (variant.rows != 4 and variant.rows % 8) or (variant.signals and variant.cluster == 1):
         return None
     found = []
@@ -217,11 +217,11 @@ def _in_tiles(gates: int, padded: int, variant: Variant) -> tuple[int, int, int]
     return found[variant.finer - 1] if 0 < variant.finer <= len(found) else None
 
 
-def _tile_registers(one: Layout) -> int:
-    """Fitted to what the compiler reports for sm_90: up to 280 by this estimate it spills a few at most."""
-    gates, split = 4 if one.lstm else 3, one.split
-    elements = 2 // split * max(1, one.variant.rows // 4)
-    steps, weights = -(-one.features // 8), gates * one.padded // 2 // split
-    if one.backward:
+def _tile_registers(candidate: Layout) -> int:
+    """Estimate registers as fitted to the compiler's reports for sm_90: up to 280 by this it spills a few at most."""
+    gates, split = 4 if candidate.lstm else 3, candidate.split
+    elements = 2 // split * max(1, candidate.variant.rows // 4)
+    steps, weights = -(-candidate.features // 8), gates * candidate.padded // 2 // split
+    if candidate.backward:
         return 50 + weights + 32 * elements + (4 * gates + 18) * steps
     return 56 + weights + 16 * elements + 32 // split * steps

@@ -1,4 +1,4 @@
-"""What a layer and its input are, as far as the choice of a kernel depends on it."""
+"""The properties of a layer and its input on which the choice of a kernel depends."""
 
 from __future__ import annotations
 

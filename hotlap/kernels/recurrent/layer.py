@@ -1,4 +1,4 @@
-"""Runs the layers of a module by kernels that were chosen."""
+"""Run the layers of a module with the kernels that were chosen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(
     module: Any, x: Tensor, h0: Tensor | None, c0: Tensor | None, shape: Shape, autocast: torch.dtype | None = None,
     plain: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, h_n, c_n of a module that why_not has nothing against; x has time first. `plain`: its weights, if known."""
+    """Return y, h_n, c_n of a module that passed why_not; x has time first. `plain` are its weights, if known."""
     compiling = plain is None and torch.compiler.is_compiling()
     flat = plain or [getattr(module, name) for name in module._flat_weights_names]  # a parametrization makes them anew
     if x.dtype == torch.float32 == flat[0].dtype and autocast is None:
@@ -41,7 +41,7 @@ def run(
 
 
 def _dense(x: Tensor, shape: Shape, compiling: bool) -> Tensor:
-    """The kernels that multiply the inputs themselves read them in any order of steps and rows."""
+    """Make inputs contiguous, unless the kernels multiply them themselves: those read any order of steps and rows."""
     walked = not compiling and shape.by_cuda and x.shape[2] <= WALKED_AT_MOST and x.stride(2) == 1
     return x if walked else x.contiguous()
 

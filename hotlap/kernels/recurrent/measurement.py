@@ -1,9 +1,9 @@
-"""Times cuDNN and our variants on a shape, forward and backward, interleaved, with CUDA events.
+"""Time cuDNN and our variants on a shape, forward and backward, interleaved, with CUDA events.
 
 It takes some ten milliseconds and, for a hidden size never seen on this machine, the seconds of compiling. The memory
-of one more layer is needed while it runs. A variant that does not compute what torch.nn does is not timed. Where the
-host is slower than the device, ours take the same time, and in a CUDA graph they do not: then the device's time
-decides among them.
+of one more layer is needed while it runs. A variant that does not compute what torch.nn does is not timed. If the host
+is slower than the device, all of ours take the same time, but not in a CUDA graph: then the device's time decides among
+them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from hotlap.kernels.recurrent.key import Key
 
 log = logging.getLogger("hotlap.kernels")
-SCREENED, ROUNDS = 2, 7  # times that all are run first, and then those that may win
-LONG = 20.0  # milliseconds: what takes longer is measured once, and the clock's noise is small against it
-HOPELESS = 1.5  # times the best when screened: not measured again
-ALIKE = 1.3  # times the best of ours when screened: the device's time decides
-STATES_AT_MOST, STEPS_AT_LEAST = 2**27, 16  # of one layer: a longer sequence takes as much longer by every way
+SCREENED, ROUNDS = 2, 7  # rounds in which all are run first, and then those that may win
+LONG = 20.0  # milliseconds: what takes longer is measured once, since the clock's noise is small beside it
+HOPELESS = 1.5  # times the best in the screening: not measured again
+ALIKE = 1.3  # times the best of ours in the screening: the device's time decides
+STATES_AT_MOST, STEPS_AT_LEAST = 2**27, 16  # of one layer: a longer sequence takes proportionally longer either way
 HELD_BACK = 4_000_000  # cycles, some 2 ms, in which the host gives the device all that is timed
 
 
 def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]:
-    """Milliseconds by name, `cudnn` among them; empty where the memory does not suffice. `only`: of these, if any."""
+    """Return milliseconds by name, `cudnn` among them; empty if memory does not suffice. `only`: these, if any."""
     key = shortened(key)
     with (
         torch.cuda.device(device),
@@ -58,24 +58,24 @@ def times(key: Key, device: int, only: tuple[str, ...] = ()) -> dict[str, float]
                 runs[str(variant)] = lambda variant=variant: by_ours(key, layer, x, dy, str(variant))  # type: ignore[misc]
             return interleaved(runs)
         except torch.cuda.OutOfMemoryError:
-            log.debug("too little memory to measure %s: cuDNN is used", key.text)
+            log.debug("too little memory to measure %s: using cuDNN", key.text)
             return {}
 
 
 def shortened(key: Key) -> Key:
-    """With fewer steps where it is so large that measuring would take seconds and tens of gigabytes."""
+    """Return a key with fewer steps if measuring would take seconds and tens of gigabytes."""
     most = STATES_AT_MOST // (key.batch * key.hidden * key.directions)
     return replace(key, steps=min(key.steps, max(most, STEPS_AT_LEAST)))
 
 
 @contextmanager
 def _syncs_allowed() -> Iterator[None]:
-    """Also where the first call is a rehearsal of a capture, in which a program's host syncs are errors."""
+    """Allow host syncs, even if the first call is a rehearsal of a capture, in which a program's syncs are errors."""
     before = torch.cuda.get_sync_debug_mode()
     if before == 0:
         yield
         return
-    with warnings.catch_warnings():  # it says once that it is a prototype
+    with warnings.catch_warnings():  # torch warns once that this is a prototype
         warnings.simplefilter("ignore")
         torch.cuda.set_sync_debug_mode(0)
         try:
@@ -85,7 +85,7 @@ def _syncs_allowed() -> Iterator[None]:
 
 
 def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
-    """Likely variants, compiled and loaded."""
+    """Return the likely variants, compiled and loaded."""
     properties = torch.cuda.get_device_properties(device)
     chip = Chip(properties.multi_processor_count, (properties.major, properties.minor))
     variants = [parse(name) for name in only] or likely(key.kind, key.hidden, key.batch, key.exact, chip)
@@ -97,7 +97,7 @@ def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
 
 
 def compile_all(sizes: Sizes, variants: list[Variant], device: int) -> list[Variant]:
-    """Those that can be loaded here; compiled at once on several cores, because NVRTC lets other threads run."""
+    """Return those that can be loaded here; compiled on several cores at once, because NVRTC lets other threads run."""
     nvrtc.library()
     wanted = dict.fromkeys(found for variant in variants for found in sizes.kernels(variant))
     with ThreadPoolExecutor() as pool:
@@ -115,8 +115,8 @@ def _loads(variant: Variant, sizes: Sizes, device: int) -> bool:
 
 
 def interleaved(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """All are screened; the median of several rounds, by turns, of cuDNN and the best of ours. What fails, and what is
-    alike but slower on the device, is left out.
+    """Screen all, then return the median of several rounds, by turns, of cuDNN and the best of ours. What fails, and
+    what is alike but slower on the device, is left out.
     """
     found = _screened(runs)
     best, slower = min(found.values(), default=0.0), _alike(runs, found)[1:]
@@ -133,7 +133,7 @@ def interleaved(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _alike(runs: dict[str, Callable[[], Any]], found: dict[str, float]) -> list[str]:
-    """Those of ours that are about as fast as the best of them, the fastest on the device first."""
+    """Return those of ours that are about as fast as the best of them, the fastest on the device first."""
     ours = {name: took for name, took in found.items() if name != "cudnn"}
     alike = [name for name, took in ours.items() if took <= min(ALIKE * min(ours.values()), LONG)]
     if len(alike) < 2:
@@ -144,7 +144,7 @@ def _alike(runs: dict[str, Callable[[], Any]], found: dict[str, float]) -> list[
 
 
 def _screened(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """The least of a few, after one that only warms up."""
+    """Return the least of a few times, after one run that only warms up."""
     found: dict[str, float] = {}
     for name, run in runs.items():
         try:
@@ -159,7 +159,7 @@ def _screened(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _on_device(run: Callable[[], Any]) -> float:
-    """Without the host's time, which passes while the device is held back."""
+    """Time the device without the host, whose time passes while the device is held back."""
     return _timed(run, HELD_BACK)
 
 

@@ -1,4 +1,4 @@
-"""LSTM and GRU that stand in for torch.nn's, and when they step aside for it."""
+"""LSTM and GRU that stand in for torch.nn's, and when they fall back to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hotlap.kernels.recurrent.stack import Shape
 log = logging.getLogger("hotlap.kernels")
 PRECISIONS = (None, "tf32", "ieee")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 class LSTM(torch.nn.LSTM):
@@ -58,11 +58,11 @@ class GRU(torch.nn.GRU):
 
 def _check_precision(precision: str | None) -> None:
     if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} is none of 'tf32', 'ieee' and None")
+        raise ValueError(f"precision={precision!r} is not a precision; use 'tf32', 'ieee' or None")
 
 
 def forward(module: Any, plain: Callable[..., Any], given: Any, hx: Any = None) -> Any:
-    """The module's outputs by the fastest way known for its shape; `plain` is torch.nn's own forward."""
+    """Compute the module's outputs by the fastest way known for its shape; `plain` is torch.nn's own forward."""
     flat = None if torch.compiler.is_compiling() else _plain_weights(module)
     key = None if flat is None else _quick_key(module, given, flat[0])
     way = None if key is None else selection.ways.get(key)
@@ -89,7 +89,7 @@ class Way:
 
 
 def _plain_weights(module: Any) -> list[Tensor] | None:
-    """Its weights, where all are parameters of one type on one device: then memory can be read as it lies."""
+    """Return the weights if all are parameters of one type on one device: then memory can be read as it lies."""
     names, held = module._flat_weights_names, module._parameters
     try:
         flat = [held[name] for name in names]
@@ -103,7 +103,7 @@ def _plain_weights(module: Any) -> list[Tensor] | None:
 
 
 def _quick_key(module: Any, given: Any, weight: Tensor) -> tuple[Any, ...] | None:
-    """All that decides about the way but hx; None where it has to be looked at closely."""
+    """Return all that decides about the way but hx; None if it has to be looked at closely."""
     if type(given) is not Tensor or torch._C._get_tracing_state() is not None:
         return None
     return (
@@ -115,7 +115,7 @@ def _quick_key(module: Any, given: Any, weight: Tensor) -> tuple[Any, ...] | Non
 
 
 def _way(module: Any, given: Any, hx: Any, quick: tuple[Any, ...] | None) -> Way | None:
-    """None where torch.nn's path has to be taken. Remembered by its quick key once the choice is made for good."""
+    """Return the way, or None for torch.nn's path. Remembered by its quick key once the choice is made for good."""
     why = why_not(module, given, hx)
     if why is not None:
         if not torch.compiler.is_compiling():
@@ -138,12 +138,12 @@ def is_exact(module: Any) -> bool:
 
 
 def _autocast_dtype() -> torch.dtype | None:
-    """Of outputs; torch runs cuDNN's layers in float16 whatever type autocast was asked for."""
+    """Return the type of outputs: torch runs cuDNN's layers in float16 whatever type autocast was given."""
     return torch.float16 if torch.is_autocast_enabled("cuda") else None
 
 
 def traits(module: Any, kind: str, x: Tensor, exact: bool, autocast: torch.dtype | None) -> tuple[str | int, ...]:
-    """The fields of a choosing.Key, in its order."""
+    """Return the fields of a Key, in its order."""
     return (
         kind,
         _plain(x.shape[1]),
@@ -160,7 +160,7 @@ def traits(module: Any, kind: str, x: Tensor, exact: bool, autocast: torch.dtype
 
 
 def _plain(size: int) -> int:
-    """No symbol, where Dynamo has one: a choice, and with it a compiled graph, is for one shape."""
+    """Return a number where Dynamo has a symbol: a choice, and with it a compiled graph, is for one shape."""
     return len(range(size))
 
 
@@ -175,7 +175,7 @@ def _variant(found: tuple[str | int, ...], device: torch.device) -> str:
 
 
 def why_not(module: Any, given: Any, hx: Any) -> str | None:
-    """Also where the arguments are wrong: torch's own path then says so."""
+    """Return why torch.nn's path is taken, or None; if the arguments are wrong, that path says so."""
     if isinstance(given, PackedSequence):
         return "packed sequences"
     if type(given) not in (Tensor, torch.nn.Parameter) or torch._C._get_tracing_state() is not None:
@@ -193,8 +193,8 @@ def _of_options(module: Any) -> str | None:
 
 def _of_place(module: Any, given: Tensor) -> str | None:
     weight = module.weight_hh_l0
-    others = [getattr(module, name) for name in module._flat_weights_names]
-    if any(other.device != weight.device or other.dtype != weight.dtype for other in others):
+    weights = [getattr(module, name) for name in module._flat_weights_names]
+    if any(tensor.device != weight.device or tensor.dtype != weight.dtype for tensor in weights):
         return "weights of several types or devices"
     if selection.is_forced():
         return None
@@ -229,7 +229,7 @@ def _of_shapes(module: Any, given: Tensor, hx: Any) -> str | None:
 
 
 def tell(text: str) -> None:
-    """One debug line for each reason."""
-    if text not in _told:
-        _told.add(text)
+    """Log one debug line per reason."""
+    if text not in _reported:
+        _reported.add(text)
         log.debug("%s", text)

@@ -1,7 +1,7 @@
 """The layers as operations that autograd and torch.compile know.
 
-Eagerly an autograd function is used, which costs less of the host than a registered operation; while Dynamo compiles,
-the registered one, with its shapes and its gradient.
+Eager code uses an autograd function, which costs the host less than a registered operation; while Dynamo compiles, the
+registered one is used, with its shapes and its gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hotlap.kernels.recurrent.stack import SavedOutputs, Shape, StackInputs
 from hotlap.kernels.recurrent.unwind import Gradients, Needs, OutputGradients
 
 Outputs = tuple[Tensor, Tensor, Tensor]
-SECOND = "recurrent layers have no second derivatives, as cuDNN's have none"
+SECOND = "recurrent layers have no second derivatives, like cuDNN's"
 _GIVEN = "Tensor x, Tensor? h0, Tensor? c0, Tensor[] flat"
 _SHAPE = "str kind, int layers, int directions, int hidden, bool bias, float dropout, bool exact, str variant"
 _KEPT = "Tensor y, Tensor inner, Tensor cells, Tensor masks, Tensor? dy, Tensor? dh_n, Tensor? dc_n, bool needs_x"
@@ -28,7 +28,7 @@ BACKWARD = f"({_GIVEN}, {_KEPT}, {_SHAPE}) -> Tensor[]"  # written out: torch 2.
 
 
 def recurrent(shape: Shape, given: StackInputs, compiling: bool = False) -> Outputs:
-    """y, h_n and c_n, which is no state of a GRU and means nothing there."""
+    """Return y, h_n and c_n; a GRU has no such state, and there c_n means nothing."""
     if compiling:
         y, h_n, c_n, *_ = torch.ops.hotlap.recurrent(
             given.x, given.h0, given.c0, given.flat, shape.kind, shape.layers, shape.directions, shape.hidden,
@@ -39,12 +39,12 @@ def recurrent(shape: Shape, given: StackInputs, compiling: bool = False) -> Outp
         apply: Any = Recurrent.apply if torch._C._are_functorch_transforms_active() else _apply
         y, h_n, *more = apply(shape, given.x, given.h0, given.c0, *given.flat)
         return y, h_n, more[0] if more else h_n
-    kept, _ = _forward(shape, given, False)
-    return kept.y, kept.h_n, kept.c_n
+    saved, _ = _forward(shape, given, False)
+    return saved.y, saved.h_n, saved.c_n
 
 
 def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Autocast would round large products to float16, also in a backward pass that is called under it."""
+    """Turn autocast off: it would round large products to float16, even in a backward pass called under it."""
 
     @wraps(function)
     def outside(*given: Any) -> Any:
@@ -69,15 +69,15 @@ def _any_requires_grad(given: StackInputs) -> bool:
 
 
 class Recurrent(torch.autograd.Function):
-    """y and h_n; of an LSTM also c_n."""
+    """Returns y and h_n; for an LSTM also c_n."""
 
     @staticmethod
     def forward(ctx: Any, shape: Shape, x: Tensor, h0: Tensor | None, c0: Tensor | None, *flat: Tensor) -> Any:
-        kept, ctx.plan = _forward(shape, StackInputs(x, h0, c0, flat), True)
-        ctx.shape, ctx.gates, ctx.spent = shape, kept.gates, False
+        saved, ctx.plan = _forward(shape, StackInputs(x, h0, c0, flat), True)
+        ctx.shape, ctx.gates, ctx.spent = shape, saved.gates, False
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, h0, c0, kept.y, kept.inner, kept.cells, kept.masks, *flat)
-        return (kept.y, kept.h_n, kept.c_n) if shape.kind == "lstm" else (kept.y, kept.h_n)
+        ctx.save_for_backward(x, h0, c0, saved.y, saved.inner, saved.cells, saved.masks, *flat)
+        return (saved.y, saved.h_n, saved.c_n) if shape.kind == "lstm" else (saved.y, saved.h_n)
 
     @staticmethod
     def backward(ctx: Any, *coming: Tensor | None) -> Any:
@@ -87,24 +87,24 @@ class Recurrent(torch.autograd.Function):
 @_in_float32
 def _of_inputs(ctx: Any, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None = None) -> Any:
     x, h0, c0, y, inner, cells, masks, *flat = ctx.saved_tensors
-    kept, coming = SavedOutputs(y, y, y, inner, cells, masks, ctx.gates), OutputGradients(dy, dh_n, dc_n)
+    saved, coming = SavedOutputs(y, y, y, inner, cells, masks, ctx.gates), OutputGradients(dy, dh_n, dc_n)
     _, needs_x, needs_h0, needs_c0, *_ = ctx.needs_input_grad
     needs = Needs(needs_x, needs_h0, needs_c0)
     if ctx.plan is not None:
         given = StackInputs(x, h0, c0, flat)
         if ctx.spent:
-            kept.cells = direct.again(ctx.plan, given, kept)
+            saved.cells = direct.again(ctx.plan, given, saved)
         ctx.spent = True
-        made = direct.backward(ctx.plan, given, kept, coming, needs, True)
+        made = direct.backward(ctx.plan, given, saved, coming, needs, True)
     else:
-        _with_states(ctx.shape, kept)
+        _with_states(ctx.shape, saved)
         ctx.gates = None  # overwritten by its gradients; a second backward makes the gates again
-        made = unwind.backward(ctx.shape, StackInputs(x, h0, c0, flat), kept, coming, needs)
+        made = unwind.backward(ctx.shape, StackInputs(x, h0, c0, flat), saved, coming, needs)
     return None, made.x, made.h0 if needs_h0 else None, made.c0 if needs_c0 else None, *made.flat
 
 
 def _refusing(ctx: Any, *coming: Tensor | None) -> Any:
-    """Where a graph of the gradients is asked for: who goes backward through it is told, as with cuDNN."""
+    """Return gradients whose own backward raises, as with cuDNN, since a graph of the gradients was requested."""
     with torch.no_grad():
         made = _of_inputs(ctx, *coming)
     refused: Any = torch._C._functions.DelayedError(SECOND.encode(), len(made))
@@ -114,24 +114,24 @@ def _refusing(ctx: Any, *coming: Tensor | None) -> Any:
 _apply: Any = super(torch.autograd.Function, Recurrent).apply  # without functorch's part, of which we need nothing
 
 
-def _with_states(shape: Shape, kept: SavedOutputs) -> None:
+def _with_states(shape: Shape, saved: SavedOutputs) -> None:
     """Backward in plain torch takes the shapes of its results from those of the forward pass."""
-    kept.h_n = kept.y.new_empty(shape.states, kept.y.shape[1], shape.hidden)
-    kept.c_n = kept.h_n if shape.kind == "lstm" else kept.h_n[:0]
+    saved.h_n = saved.y.new_empty(shape.states, saved.y.shape[1], shape.hidden)
+    saved.c_n = saved.h_n if shape.kind == "lstm" else saved.h_n[:0]
 
 
 @_in_float32
-def _into(shape: Shape, given: StackInputs, kept: SavedOutputs) -> SavedOutputs:
+def _into(shape: Shape, given: StackInputs, saved: SavedOutputs) -> SavedOutputs:
     if shape.by_cuda:
-        return direct.forward(direct.plan_for(shape, given.x), given, kept)
-    return stack.forward(shape, given, kept)
+        return direct.forward(direct.plan_for(shape, given.x), given, saved)
+    return stack.forward(shape, given, saved)
 
 
 @_in_float32
-def _back(shape: Shape, given: StackInputs, kept: SavedOutputs, coming: OutputGradients, needs: Needs) -> Gradients:
+def _back(shape: Shape, given: StackInputs, saved: SavedOutputs, coming: OutputGradients, needs: Needs) -> Gradients:
     if shape.by_cuda:
-        return direct.backward(direct.plan_for(shape, given.x), given, kept, coming, needs)
-    return unwind.backward(shape, given, kept, coming, needs)
+        return direct.backward(direct.plan_for(shape, given.x), given, saved, coming, needs)
+    return unwind.backward(shape, given, saved, coming, needs)
 
 
 @torch.library.custom_op("hotlap::recurrent", mutates_args=(), schema=FORWARD)
@@ -140,17 +140,17 @@ def _recurrent(
     hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
-    given, kept = StackInputs(x, h0, c0, flat), stack.allocate(shape, x, keep=True)
-    kept = _into(shape, given, kept)
-    return kept.y, kept.h_n, kept.c_n, kept.inner, kept.cells, kept.masks
+    given, saved = StackInputs(x, h0, c0, flat), stack.allocate(shape, x, keep=True)
+    saved = _into(shape, given, saved)
+    return saved.y, saved.h_n, saved.c_n, saved.inner, saved.cells, saved.masks
 
 
 @_recurrent.register_fake
 def _(x: Tensor, h0: Any, c0: Any, flat: Any, kind: str, layers: int, directions: int, hidden: int, bias: bool,
       dropout: float, exact: bool, variant: str) -> Any:  # fmt: skip
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
-    kept = stack.allocate(shape, x, keep=True)
-    return kept.y, kept.h_n, kept.c_n, kept.inner, kept.cells, kept.masks
+    saved = stack.allocate(shape, x, keep=True)
+    return saved.y, saved.h_n, saved.c_n, saved.inner, saved.cells, saved.masks
 
 
 @torch.library.custom_op("hotlap::recurrent_backward", mutates_args=(), schema=BACKWARD)
@@ -160,12 +160,12 @@ def _recurrent_backward(
     directions: int, hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
 ) -> list[Tensor]:  # fmt: skip
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
-    kept = SavedOutputs(y, y, y, inner, cells, masks)
-    _with_states(shape, kept)
+    saved = SavedOutputs(y, y, y, inner, cells, masks)
+    _with_states(shape, saved)
     coming = OutputGradients(dy, dh_n, dc_n if kind == "lstm" else None)
-    made = _back(shape, StackInputs(x, h0, c0, flat), kept, coming, Needs(needs_x))
+    made = _back(shape, StackInputs(x, h0, c0, flat), saved, coming, Needs(needs_x))
     nothing = x.new_empty(0)
-    dc0 = kept.c_n if made.c0 is None else made.c0
+    dc0 = saved.c_n if made.c0 is None else made.c0
     return [nothing if made.x is None else made.x, nothing if made.h0 is None else made.h0, dc0, *made.flat]
 
 

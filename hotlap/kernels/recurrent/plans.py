@@ -1,4 +1,4 @@
-"""What the host works out once for a shape run by the CUDA kernels: the kernels, sizes, parts of large products."""
+"""What the host computes once for a shape run by the CUDA kernels: the kernels, sizes, parts of large products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXACT_INPUTS, EXACT_INPUTS_HIDDEN = 64, 256
 
 @dataclass(frozen=True)
 class RowPartition:
-    """left.T @ right over many rows, in parts that fill the device; rows that are left over are a part of their own."""
+    """left.T @ right over many rows, in parts that fill the device; leftover rows are a part of their own."""
 
     parts: int
     each: int
@@ -26,7 +26,7 @@ class RowPartition:
 
 
 def parting(rows: int, left: int, right: int) -> RowPartition:
-    """As many parts as divide the rows evenly, unless those are far too few."""
+    """Choose as many parts as divide the rows evenly, unless those are far too few."""
     if rows == 0:
         return RowPartition(0, 0, 0)
     tiles = -(-left // TILE) * -(-right // TILE)
@@ -37,7 +37,7 @@ def parting(rows: int, left: int, right: int) -> RowPartition:
 
 
 class Launch:
-    """A kernel with its grid: one call, with the bytes it is given."""
+    """A kernel with its grid: called with the bytes of its argument."""
 
     __slots__ = ("blocks", "kernel", "threads", "walked")
 
@@ -53,8 +53,8 @@ class Launch:
 class Level:
     """A layer that takes so many features, in one direction.
 
-    With few features or units, products cost no more in float32 than in TF32. Of a program's own inputs, rounding them
-    is most of the error of a layer: there float32 is worth a little time.
+    With few features or units, products cost no more in float32 than in TF32. Rounding a program's own inputs is most
+    of the error of a layer: there float32 is worth a little time.
     """
 
     def __init__(self, plan: Plan, variant: Variant, features: int, device: int, first: bool) -> None:

@@ -1,4 +1,4 @@
-"""Large products with TF32 or without, whatever the program has set for its own."""
+"""Large products with or without TF32, whatever the program has set for its own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _set: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
 
 
 class products:  # noqa: N801 used like a function: with products(exact)
-    """float32 products inside use TF32, as cuDNN's do, unless exact; the program's setting is put back afterwards.
+    """Lets float32 products inside use TF32, as cuDNN's do, unless exact; restores the program's setting afterwards.
 
-    The setting is one for the whole process: another thread's product in between is rounded as ours. It is read and
+    There is one setting for the whole process: another thread's product in between is rounded like ours. It is read and
     written without torch.backends, whose attributes cost the host as much as a product does.
     """
 
@@ -59,7 +59,7 @@ class products:  # noqa: N801 used like a function: with products(exact)
 
 
 def cudnn_uses_tf32() -> bool:
-    """Whether cuDNN may round float32 products now; assumed where the program's settings contradict each other."""
+    """Return whether cuDNN may round float32 products now; assumed if the program's settings contradict each other."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""The layer that a shape is compared and timed with: by torch.nn, by one of ours, and in float64.
+"""The layer with which a shape is compared and timed: by torch.nn, by one of ours, and in float64.
 
 Its weights are as large as torch.nn's initial ones. In a layer with larger ones, or with rows that are all alike,
-errors of rounding grow with every step until results of float32 and of float64 have nothing in common, and then a
-comparison says nothing about a kernel. The program's random numbers are left alone.
+rounding errors grow with every step until float32 and float64 results have nothing in common, and then a comparison
+says nothing about a kernel. The program's random numbers are not touched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STATES_AT_ONCE = 2**25  # hidden states of all layers and steps that float64 kee
 
 
 def made(key: Key, device: str) -> tuple[Any, Tensor, Tensor]:
-    """A layer of torch.nn's, inputs and gradients of outputs."""
+    """Make a torch.nn layer, inputs and gradients of outputs."""
     dtype, generator = getattr(torch, key.dtype), torch.Generator(device=device).manual_seed(SEED)
     kind = torch.nn.LSTM if key.kind == "lstm" else torch.nn.GRU
     options: dict[str, Any] = {"bias": key.bias, "bidirectional": key.directions == 2, "dtype": dtype}
@@ -40,7 +40,7 @@ def made(key: Key, device: str) -> tuple[Any, Tensor, Tensor]:
 
 
 def by_torch(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
-    """Outputs, and where they are asked for the gradients of all weights."""
+    """Return the outputs and, if requested, the gradients of all weights."""
     return _with_gradients(key, layer, layer(x)[0], dy)
 
 
@@ -51,7 +51,7 @@ def by_ours(key: Key, layer: Any, x: Tensor, dy: Tensor, variant: str) -> list[T
 
 
 def in_float64(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
-    """As by_torch, some batch rows at a time, whose gradients are added."""
+    """Compute like by_torch, some batch rows at a time, whose gradients are added."""
     exact = copy.deepcopy(layer).double()
     rows = max(1, STATES_AT_ONCE // (key.steps * key.hidden * key.layers * key.directions))
     outputs, total = [], [torch.zeros_like(parameter) for parameter in exact.parameters()] if key.backward else []
@@ -66,5 +66,5 @@ def in_float64(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
 def _with_gradients(key: Key, layer: Any, y: Tensor, dy: Tensor) -> list[Tensor]:
     if not key.backward:
         return [y]
-    gradients = unwrap(torch.autograd.grad)  # who watches the program's backwards must not take this for one
+    gradients = unwrap(torch.autograd.grad)  # whoever watches the program's backward passes must not see this
     return [y, *gradients(y, list(layer.parameters()), dy)]

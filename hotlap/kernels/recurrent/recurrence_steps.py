@@ -15,7 +15,7 @@ from hotlap.kernels.recurrent.recurrence import Recurrence
 
 
 def forward(name: str, layer: Recurrence) -> None:
-    """By the variant of this name."""
+    """Run forward by the variant of this name."""
     variant = parse(name)
     if variant.engine == "triton":
         from hotlap.kernels.recurrent import triton_recurrence
@@ -26,7 +26,7 @@ def forward(name: str, layer: Recurrence) -> None:
 
 
 def backward(name: str, layer: Recurrence) -> Tensor:
-    """Gradients of the biases, as n × (4 × hidden) parts to be summed in order."""
+    """Run backward; return the gradients of the biases, as n × (4 × hidden) parts to be summed in order."""
     variant = parse(name)
     if variant.engine == "triton":
         from hotlap.kernels.recurrent import triton_recurrence

@@ -1,7 +1,8 @@
 """Which way a layer of this shape is run: cuDNN's or one of ours, measured once and remembered.
 
-Remembered in the process and on disk, by GPU, torch and the content of the kernels and of what chooses. Nothing is
-measured while a CUDA graph is captured or Dynamo compiles: then what is remembered is used, or cuDNN.
+Choices are remembered in the process and on disk, by GPU, torch and the content of the kernels and of the code that
+chooses. Nothing is measured while a CUDA graph is captured or Dynamo compiles: then the remembered choice is used, or
+cuDNN.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ CUDNN = "cudnn"
 CHOOSERS = (
     "candidates.py", "geometry.py", "probe.py", "agreement.py", "measurement.py", "plans.py", "direct.py",
 )  # fmt: skip
-MEASURED_AT_MOST = 64  # shapes a process; data whose length changes with every batch would be measured for ever
+MEASURED_AT_MOST = 64  # shapes per process; data whose length changes with every batch would be measured forever
 
 
 _known: dict[tuple[Key, int], str] = {}
 clocked: dict[tuple[Key, int], dict[str, float]] = {}  # milliseconds that this process measured, for benchmarks
-HOST_MS, OF_THE_HOST, OF_THE_DEVICE = 1.5, 0.08, 0.03  # below so many milliseconds the host's noise decides
-ways: dict[tuple[Any, ...], Any] = {}  # what modules.py made of a choice, by all that it came from
+HOST_MS, OF_THE_HOST, OF_THE_DEVICE = 1.5, 0.08, 0.03  # below so many milliseconds the host's noise counts
+ways: dict[tuple[Any, ...], Any] = {}  # what modules.py made of a choice, by everything it depends on
 WAYS_AT_MOST = 4096
 _measured = 0
 _forced: str | None = None
@@ -42,7 +43,7 @@ _forced: str | None = None
 
 @contextmanager
 def forced(variant: str) -> Iterator[None]:
-    """All layers run by this variant, or by cudnn, on any device; for benchmarks and tests."""
+    """Run all layers by this variant, or by cudnn, on any device; for benchmarks and tests."""
     global _forced
     if variant != CUDNN:
         parse(variant)
@@ -54,17 +55,17 @@ def forced(variant: str) -> Iterator[None]:
 
 
 def choice(key: Key, device: torch.device) -> str:
-    """The variant for this shape, or cudnn."""
+    """Return the variant for this shape, or cudnn."""
     return _forced or _choice(key, device)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def remembered(device: int, *traits: str | int) -> str:
-    """What is known of a Key of these traits without measuring, or cudnn. Dynamo hands on no dataclass."""
+    """Return the known choice for a Key of these traits without measuring, or cudnn. Dynamo passes no dataclass."""
     if _forced is not None:
         return _forced
     key = Key(*traits)  # type: ignore[arg-type]
-    return _known.get((key, device)) or kept(device).get(key.text) or CUDNN
+    return _known.get((key, device)) or stored(device).get(key.text) or CUDNN
 
 
 def is_forced() -> bool:
@@ -76,7 +77,7 @@ def forced_name() -> str | None:
 
 
 def is_settled(found: tuple[str | int, ...], device: torch.device) -> bool:
-    """Whether the choice for a Key of these traits will not change in this process, unless another is forced."""
+    """Return whether the choice for a Key of these traits is final in this process, unless another is forced."""
     return _forced is not None or (Key(*found), index_of(device)) in _known  # type: ignore[arg-type]
 
 
@@ -98,7 +99,7 @@ def _choice(key: Key, device: torch.device) -> str:
         return name
     if torch.cuda.is_current_stream_capturing():
         return _ready(key, index)
-    name = kept(index).get(key.text)
+    name = stored(index).get(key.text)
     if name is not None and _loaded(name, key, index):
         _known[key, index] = name
         return name
@@ -106,10 +107,10 @@ def _choice(key: Key, device: torch.device) -> str:
         _known[key, index] = CUDNN
         return CUDNN
     _measured += 1
-    others = alike(key, index)
-    times = measurement.times(key, index, others)
+    winners = alike(key, index)
+    times = measurement.times(key, index, winners)
     name = fastest(times)
-    if others and name == CUDNN:  # what won elsewhere does not here: one of the rest may
+    if winners and name == CUDNN:  # what won elsewhere does not here: one of the rest may
         times = measurement.times(key, index)
         name = fastest(times)
     _known[key, index], clocked[key, index] = name, times
@@ -121,20 +122,20 @@ def _choice(key: Key, device: torch.device) -> str:
 
 
 def alike(key: Key, device: int) -> tuple[str, ...]:
-    """What won for the same layer width and batch at other lengths: then only that is measured against cuDNN."""
+    """Return what won for the same layer width and batch at other lengths: only that is then measured against cuDNN."""
     same = ("kind", "batch", "hidden", "directions", "dtype", "exact", "backward")
     names = {
         name: None
-        for (other, index), name in _known.items()
+        for (known_key, index), name in _known.items()
         if index == device
         and name.startswith("cuda")
-        and all(getattr(other, trait) == getattr(key, trait) for trait in same)
+        and all(getattr(known_key, trait) == getattr(key, trait) for trait in same)
     }
     return tuple(names)
 
 
 def fastest(times: dict[str, float]) -> str:
-    """Ours only where it is faster by more than the clock's noise; cuDNN where nothing was measured."""
+    """Return ours only if it is faster by more than the clock's noise; cuDNN if nothing was measured."""
     ours = {name: took for name, took in times.items() if name != CUDNN}
     if not ours or CUDNN not in times:
         return CUDNN
@@ -144,15 +145,15 @@ def fastest(times: dict[str, float]) -> str:
 
 
 def _ready(key: Key, index: int) -> str:
-    """While a graph is captured nothing can be loaded."""
-    name = kept(index).get(key.text, CUDNN)
+    """Return a choice whose kernels are loaded, or cudnn: while a graph is captured nothing can be loaded."""
+    name = stored(index).get(key.text, CUDNN)
     if name.startswith("cuda") and cuda_recurrence.is_ready(parse(name), key.sizes, index):
         return name
     return CUDNN
 
 
 def _loaded(name: str, key: Key, index: int) -> bool:
-    """Whether what is remembered can be run here."""
+    """Return whether a remembered choice can be run here."""
     if not name.startswith("cuda"):
         return True
     try:
@@ -174,12 +175,12 @@ def file_of(device: int) -> Path:
 
 
 @cache
-def kept(device: int) -> dict[str, str]:
+def stored(device: int) -> dict[str, str]:
     return read(file_of(device))
 
 
 def read(path: Path) -> dict[str, str]:
-    """Nothing where the file is missing or torn; names that mean nothing here are left out."""
+    """Read the choices; none if the file is missing or torn. Names unknown here are left out."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -199,18 +200,18 @@ def _is_a_name(name: str) -> bool:
 
 
 def _keep(device: int, key: Key, name: str) -> None:
-    """Together with what other processes have written meanwhile; the last of two at the same moment wins."""
-    kept(device)[key.text] = name
+    """Write a choice together with what other processes have written meanwhile; of two at once the last wins."""
+    stored(device)[key.text] = name
     path = file_of(device)
     merged = {**read(path), key.text: name}
     written(path, json.dumps(merged, indent=0, sort_keys=True).encode())
 
 
 def forget() -> None:
-    """What the process remembers; the disk keeps its own."""
+    """Forget what the process remembers; the disk keeps its own."""
     global _measured
     _known.clear()
     ways.clear()
     clocked.clear()
-    kept.cache_clear()
+    stored.cache_clear()
     _measured = 0

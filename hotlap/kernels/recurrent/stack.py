@@ -1,8 +1,8 @@
 """All layers and directions of an LSTM or GRU, forward, in plain torch or by Triton; direct.py is for CUDA kernels.
 
 Products with the inputs are single large products outside the walks. Gates are not kept for backward, which makes them
-again (see unwind.py), except those of the last walk: the first walk backward would need the same memory at once. What
-is kept are the hidden states of all layers, the cells of an LSTM and one byte of mask for each value that dropout saw.
+again (see unwind.py), except those of the last walk: the first walk backward would need the same memory at once. Kept
+are the hidden states of all layers, the cells of an LSTM and one byte of mask for each value that dropout saw.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hotlap.kernels.recurrent.recurrence import Recurrence
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a layer does not change from call to call."""
+    """The properties of a layer that do not change from call to call."""
 
     kind: str  # lstm, gru
     layers: int
@@ -50,7 +50,7 @@ class Shape:
         return self.layers * self.directions
 
     def weights(self, flat: Sequence[Tensor], state: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Of inputs, of states, and both biases."""
+        """Return the weights of inputs, of states, and both biases."""
         count = 4 if self.bias else 2
         mine = flat[count * state :][:count]
         return (mine[0], mine[1], mine[2], mine[3]) if self.bias else (mine[0], mine[1], None, None)
@@ -77,25 +77,25 @@ class StackInputs:
     flat: Sequence[Tensor]  # weights as torch.nn lists them
 
 
-def forward(shape: Shape, given: StackInputs, kept: SavedOutputs, keep_gates: bool = False) -> SavedOutputs:
+def forward(shape: Shape, given: StackInputs, saved: SavedOutputs, keep_gates: bool = False) -> SavedOutputs:
     last_state = shape.states - 1 if keep_gates else -1
     x = given.x
     for layer in range(shape.layers):
         last = layer == shape.layers - 1
-        y = kept.y if last else kept.inner[layer]
+        y = saved.y if last else saved.inner[layer]
         for direction in range(shape.directions):
             state = layer * shape.directions + direction
-            gates = _walk(shape, given, kept, state, x, y, state == last_state)
-            kept.gates = gates if state == last_state else None
+            gates = _walk(shape, given, saved, state, x, y, state == last_state)
+            saved.gates = gates if state == last_state else None
             del gates
         x = y
         if shape.dropout > 0 and not last:
-            x, kept.masks[layer] = torch.native_dropout(y, shape.dropout, True)
-    return kept
+            x, saved.masks[layer] = torch.native_dropout(y, shape.dropout, True)
+    return saved
 
 
 def allocate(shape: Shape, x: Tensor, keep: bool) -> SavedOutputs:
-    """What is not there is empty."""
+    """Allocate the outputs; those that the shape does not have are empty."""
     steps, batch = x.shape[0], x.shape[1]
     wide, inner, lstm = shape.hidden * shape.directions, shape.layers - 1, shape.kind == "lstm"
     width = shape.kept_width if keep else 0
@@ -109,7 +109,9 @@ def allocate(shape: Shape, x: Tensor, keep: bool) -> SavedOutputs:
     )
 
 
-def _walk(shape: Shape, given: StackInputs, kept: SavedOutputs, state: int, x: Tensor, y: Tensor, keep: bool) -> Tensor:
+def _walk(
+    shape: Shape, given: StackInputs, saved: SavedOutputs, state: int, x: Tensor, y: Tensor, keep: bool
+) -> Tensor:
     of_x, of_h, bias_ih, bias_hh = shape.weights(given.flat, state)
     width = shape.gates * shape.hidden
     flat = x.reshape(-1, x.shape[2])
@@ -128,20 +130,20 @@ def _walk(shape: Shape, given: StackInputs, kept: SavedOutputs, state: int, x: T
         h0=at(given.h0, state),
         c0=at(given.c0, state),
         y=side(shape, y, state),
-        cells=at(kept.cells, state),
-        h_n=kept.h_n[state],
-        c_n=at(kept.c_n, state),
+        cells=at(saved.cells, state),
+        h_n=saved.h_n[state],
+        c_n=at(saved.c_n, state),
     )
     recurrence_steps.forward(shape.variant, recurrence)
     return gates
 
 
 def at(tensor: Tensor | None, index: int) -> Tensor | None:
-    """A row of it, or None where there is none."""
+    """Return a row of the tensor, or None if there is none."""
     return None if tensor is None or tensor.shape[0] == 0 else tensor[index]
 
 
 def side(shape: Shape, wide: Tensor, state: int) -> Tensor:
-    """One direction's part of what both write side by side."""
+    """Return one direction's part of what both write side by side."""
     first = state % shape.directions * shape.hidden
     return wide[..., first : first + shape.hidden]

@@ -1,7 +1,7 @@
 """Triton kernels that walk a layer where CUDA C++ cannot be compiled: one program walks all steps of a few batch rows.
 
 The weights of each gate are loaded once, as depth × column, and stay on the chip. All kernels take the same tensors as
-`struct Walk` in kernels.cu. Not imported unless Triton is there.
+`struct Walk` in kernels.cu. Imported only if Triton is installed.
 """
 
 # mypy: ignore-errors
@@ -29,7 +29,7 @@ def _tanh(x):
 
 @triton.jit
 def _weight(weight, gate, HIDDEN: tl.constexpr, WIDE: tl.constexpr, BACKWARD: tl.constexpr):
-    """Forward column × depth turned round; backward as it lies: a gate's units are then what is summed over."""
+    """Load a gate's weights, transposed for forward; backward sums over a gate's units and reads them as they lie."""
     first, second = tl.arange(0, WIDE)[:, None], tl.arange(0, WIDE)[None, :]
     inside = (first < HIDDEN) & (second < HIDDEN)
     if BACKWARD:

@@ -1,4 +1,4 @@
-"""Recurrences by Triton kernels: where a GPU is there but CUDA C++ cannot be compiled, and in Triton's interpreter."""
+"""Recurrences by Triton kernels, for GPUs where CUDA C++ cannot be compiled and for Triton's interpreter."""
 
 from __future__ import annotations
 

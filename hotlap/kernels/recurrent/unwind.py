@@ -1,7 +1,8 @@
 """All layers and directions of an LSTM or GRU, backward, in plain torch or by Triton; see stack.py.
 
-Per layer and direction: the gates are made again as large products, the walk turns them into their gradients in place,
-and the gradients of weights and inputs are large products of those. Nothing is added in an order that could change.
+For each layer and direction the gates are made again as large products, the walk turns them into their gradients in
+place, and the gradients of weights and inputs are large products of those. Nothing is added in an order that could
+change.
 """
 
 from __future__ import annotations
@@ -38,30 +39,30 @@ class Gradients:
 
 
 class Needs(NamedTuple):
-    """Which gradients are asked for, besides those of the weights."""
+    """Which gradients are requested, besides those of the weights."""
 
     x: bool
     h0: bool = True
     c0: bool = True
 
 
-def backward(shape: Shape, given: StackInputs, kept: SavedOutputs, coming: OutputGradients, needs: Needs) -> Gradients:
-    made = Gradients(None, torch.empty_like(kept.h_n), torch.empty_like(kept.c_n), [])
+def backward(shape: Shape, given: StackInputs, saved: SavedOutputs, coming: OutputGradients, needs: Needs) -> Gradients:
+    made = Gradients(None, torch.empty_like(saved.h_n), torch.empty_like(saved.c_n), [])
     dy = coming.y
     by_state: list[list[Tensor]] = [[] for _ in range(shape.states)]
     for layer in range(shape.layers - 1, -1, -1):
-        x = input_of(shape, given, kept, layer)
-        y = kept.y if layer == shape.layers - 1 else kept.inner[layer]
+        x = input_of(shape, given, saved, layer)
+        y = saved.y if layer == shape.layers - 1 else saved.inner[layer]
         dx: Tensor | None = None
-        for direction in reversed(range(shape.directions)):  # the last walked has its gates still
+        for direction in reversed(range(shape.directions)):  # the last one walked still has its gates
             state = layer * shape.directions + direction
-            walk = Layer(shape, given, state, x, y, kept.gates)
-            kept.gates = None  # of the first walk backward only
-            parts = walk.backward(kept, coming, dy, made)
+            walk = Layer(shape, given, state, x, y, saved.gates)
+            saved.gates = None  # of the first walk backward only
+            parts = walk.backward(saved, coming, dy, made)
             by_state[state] = walk.weight_gradients(parts)
             if layer > 0 or needs.x:
                 dx = walk.input_gradient(dx)
-        dy = through_dropout(shape, kept, layer, dx)
+        dy = through_dropout(shape, saved, layer, dx)
     made.flat = [gradient for weights in by_state for gradient in weights]
     made.x = dy if needs.x else None
     return made
@@ -71,17 +72,17 @@ def _scale(shape: Shape) -> float:
     return 0.0 if shape.dropout == 1 else 1 / (1 - shape.dropout)
 
 
-def input_of(shape: Shape, given: StackInputs, kept: SavedOutputs, layer: int) -> Tensor:
+def input_of(shape: Shape, given: StackInputs, saved: SavedOutputs, layer: int) -> Tensor:
     if layer == 0:
         return given.x
-    y = kept.inner[layer - 1]
-    return y * kept.masks[layer - 1] * _scale(shape) if shape.dropout > 0 else y
+    y = saved.inner[layer - 1]
+    return y * saved.masks[layer - 1] * _scale(shape) if shape.dropout > 0 else y
 
 
-def through_dropout(shape: Shape, kept: SavedOutputs, layer: int, dx: Tensor | None) -> Tensor | None:
+def through_dropout(shape: Shape, saved: SavedOutputs, layer: int, dx: Tensor | None) -> Tensor | None:
     if dx is None or layer == 0 or shape.dropout == 0:
         return dx
-    return dx.mul_(kept.masks[layer - 1]).mul_(_scale(shape))
+    return dx.mul_(saved.masks[layer - 1]).mul_(_scale(shape))
 
 
 class Layer:
@@ -107,7 +108,7 @@ class Layer:
         return self.gates[:, : self.shape.gates * self.shape.hidden]
 
     def _of_states(self) -> Iterator[tuple[slice, slice, bool]]:
-        """Columns of the gates, rows of the weights, and whether the inputs have their part in them."""
+        """Yield columns of the gates, rows of the weights, and whether the inputs contribute to them."""
         hidden = self.shape.hidden
         if self.shape.kind == "lstm":
             yield slice(0, 4 * hidden), slice(0, 4 * hidden), True
@@ -116,7 +117,7 @@ class Layer:
             yield slice(3 * hidden, 4 * hidden), slice(2 * hidden, 3 * hidden), False
 
     def _rows(self) -> tuple[slice, slice, slice]:
-        """Of all steps but the first walked, of the states those began with, and of the first."""
+        """Return the rows of all steps but the first walked, of the states those began with, and of the first."""
         batch, rows = self.batch, self.steps * self.batch
         later, first = slice(batch, rows), slice(0, batch)
         earlier, last = slice(0, rows - batch), slice(rows - batch, rows)
@@ -134,7 +135,7 @@ class Layer:
                 elif not shared:
                     self.gates[first, columns].zero_()
 
-    def backward(self, kept: SavedOutputs, coming: OutputGradients, dy: Tensor | None, made: Gradients) -> Tensor:
+    def backward(self, saved: SavedOutputs, coming: OutputGradients, dy: Tensor | None, made: Gradients) -> Tensor:
         state = self.state
         recurrence = Recurrence(
             kind=self.shape.kind,
@@ -147,7 +148,7 @@ class Layer:
             h0=self.h0,
             c0=self.c0,
             y=self.y,
-            cells=at(kept.cells, state),
+            cells=at(saved.cells, state),
             dy=None if dy is None else side(self.shape, dy, state),
             dh_n=at(coming.h_n, state),
             dc_n=at(coming.c_n, state),
@@ -172,16 +173,16 @@ class Layer:
             return [of_x, of_h, bias, bias.clone()]
         return [of_x, of_h, bias[: 3 * hidden].clone(), torch.cat((bias[: 2 * hidden], bias[3 * hidden :]))]
 
-    def input_gradient(self, others: Tensor | None) -> Tensor:
+    def input_gradient(self, gradient: Tensor | None) -> Tensor:
         with products(self.shape.exact):
-            if others is None:
+            if gradient is None:
                 return torch.mm(self.of_inputs, self.of_x).view(self.steps, self.batch, -1)
-            others.view(-1, others.shape[2]).addmm_(self.of_inputs, self.of_x)
-        return others
+            gradient.view(-1, gradient.shape[2]).addmm_(self.of_inputs, self.of_x)
+        return gradient
 
 
 def summed_over_rows(left: Tensor, right: Tensor) -> Tensor:
-    """left.T @ right, where rows are many and columns few: in parts that fill the device, added in order."""
+    """Compute left.T @ right for many rows and few columns, in parts that fill the device, added in order."""
     rows = left.shape[0]
     tiles = -(-left.shape[1] // TILE) * -(-right.shape[1] // TILE)
     parts = min(TILES_AT_ONCE // tiles, rows // ROWS_OF_A_PART)

@@ -1,6 +1,6 @@
-"""Whether fetching the items of a dataset is known to be pure, by reading its code; and what it reads.
+"""Reads a dataset's code to find out whether fetching its items is known to be pure, and what it reads.
 
-`study_of(dataset)` gives a Study or raises Impure with the line that is to blame.
+`study_of(dataset)` returns a Study, or raises Impure with the line that is to blame.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SUBSET = ("__getitem__", "__getitems__", "__len__")
 
 
 def study_of(dataset: Any, draws: bool = False) -> Study:
-    """Of `dataset[index]` for any index, of its length, and of `dataset.__getitems__` where it has that.
+    """Study `dataset[index]` for any index, its length, and `dataset.__getitems__` if it has that.
 
-    With `draws` it may draw from the streams that torch seeds in each worker.
+    With `draws`, the code may draw from the streams that torch seeds in each worker.
     """
     study = Study(may_draw=draws)
     reader = Reader(study)
@@ -47,7 +47,7 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
 
 
 def _taken_from(reader: Reader, dataset: Value) -> Value:
-    """What a subset is taken from. Of each item it reads the number, and then the item of that number."""
+    """Return the dataset a subset is taken from. For each item, the subset reads an index and then that item."""
     kind = sys.modules["torch"].utils.data.Subset
     genuine = all(genuine_of("torch", vars(kind)[name]) for name in SUBSET if name in vars(kind))
     while genuine and dataset.objects and type(dataset.objects[0]) is kind:
@@ -60,19 +60,19 @@ def _taken_from(reader: Reader, dataset: Value) -> Value:
 
 
 def _note_rows(reader: Reader, dataset: Value) -> None:
-    """Where the dataset itself is a list or tensor, or is torch's own of tensors."""
+    """Note reads by row, if the dataset is itself a list or tensor, or is torch's TensorDataset."""
     study = reader.study
     if dataset.plain:
         study.looked_up(dataset, 0, by_row=True)
     kind = sys.modules["torch"].utils.data.TensorDataset
     if [type(candidate) for candidate in dataset.objects] == [kind] and genuine_of("torch", kind.__getitem__):
         tensors = dataset.objects[0].tensors
-        study.loads[:] = [load for load in study.loads if load.thing is not tensors]
+        study.loads[:] = [load for load in study.loads if load.obj is not tensors]
         study.by_row.update(map(id, tensors))
 
 
 def _several(reader: Reader, dataset: Value) -> list[Value]:
-    """What torch's fetcher asks for, however the dataset comes by it."""
+    """Return the result of `__getitems__`, which torch's fetcher calls wherever the dataset gets it from."""
     if dataset.plain:
         return []
     try:
@@ -85,7 +85,7 @@ def _several(reader: Reader, dataset: Value) -> list[Value]:
 
 
 def study_of_collate(collate: Any, sample: Value, draws: bool = False) -> Study:
-    """Of what a collate_fn makes of samples such as a dataset was found to give."""
+    """Study a collate_fn on samples such as the dataset was found to return."""
     study = Study(may_draw=draws)
     reader = Reader(study)
     try:

@@ -1,4 +1,4 @@
-"""What a call gives: of a function of the list, of a method of a plain value, or of code that is read further."""
+"""What a call returns: of a listed function, of a method of a plain value, or of code that is read in turn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Names = dict[str, Value]
 
 
 class Closure:
-    """A function that the code defines."""
+    """A function that the code being read defines."""
 
     def __init__(self, definition: Any, frame: Any, defaults: tuple[list[Value], Names]) -> None:
         self.definition, self.frame, self.defaults = definition, frame, defaults
@@ -63,17 +63,17 @@ class Closure:
 
 @dataclass(eq=False)
 class Instance:
-    """An object of one of the program's classes, made by the call."""
+    """An object of one of the program's classes, created by the code being read."""
 
     kind: type
     fields: Names = field(default_factory=dict)
-    version: int = 0  # grows when more is known of a field
-    born: int = 0  # by the clock of changes
+    version: int = 0  # grows as more becomes known of a field
+    born: int = 0  # the count of stores at its creation
 
 
 @dataclass(frozen=True)
 class Transform:
-    """An object of a library that the call makes to call it: what it does depends on its arguments alone."""
+    """A library transform that the code creates and calls; what it does depends on its arguments alone."""
 
     in_place: bool
 
@@ -86,7 +86,7 @@ class Super:
 
 @dataclass(eq=False)
 class Keywords:
-    """What a ** parameter was given."""
+    """The keyword arguments that a ** parameter received."""
 
     given: Names
 
@@ -97,7 +97,7 @@ class Calls:
     frames: list[Any]
     _stores: int
 
-    # The parts that the reader has
+    # Implemented by the reader
 
     follow: Callable[..., Value]
     run_closure: Callable[..., Value]
@@ -112,7 +112,7 @@ class Calls:
 
     # Calls as they are written
 
-    def _Call(self, node: ast.Call) -> Value:  # noqa: N802 by the name of its node
+    def _Call(self, node: ast.Call) -> Value:  # noqa: N802 named after its node
         if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
             return self._super()
         loaded = len(self.study.loads)
@@ -156,7 +156,7 @@ class Calls:
         if type(value.known) is dict and all(type(key) is str for key in value.known):
             self.study.containers[id(value.known)] = value.known
             return {key: self.objects.value_of(element) for key, element in value.known.items()}
-        raise Impure("calls a function with ** of something that is not known")
+        raise Impure("calls a function with ** of a value that is not known")
 
     def _super(self) -> Value:
         frame = self.frames[-1]
@@ -178,69 +178,69 @@ class Calls:
                 found.append(self.call_made_method(made, "__call__", args, kwargs))
         return either(found)
 
-    def call_object(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+    def call_object(self, callee: Any, args: Sequence[Value], kwargs: Names) -> Value:
         self.study.check_time()
-        thing = without_our_layers(thing)
-        if type(thing) is functools.partial:
-            return self._call_partial(thing, args, kwargs)
-        if makes_generator(thing, args, kwargs):
+        callee = without_our_layers(callee)
+        if type(callee) is functools.partial:
+            return self._call_partial(callee, args, kwargs)
+        if makes_generator(callee, args, kwargs):
             self.need_plain(*args, *kwargs.values())
             return GENERATOR
-        if is_seeded(kwargs.get("generator")) and _takes_generator(thing):
-            return self._drawn_from_own(thing, args, {name: kwargs[name] for name in kwargs if name != "generator"})
-        if self.study.may_draw and draws_globally(thing):
-            return self._drawn(thing, args, kwargs)
-        if isinstance(thing, MethodType) and thing.__name__ in FETCHING and _is_table_of_items(type(thing.__self__)):
-            return self.special(thing.__self__, thing.__name__, args)
-        if isinstance(thing, MethodType) and (of_the_program(thing.__func__.__module__) or rule_of(thing) is None):
-            return self.call_object(thing.__func__, [Value(objects=(thing.__self__,)), *args], kwargs)
-        special = _BUILTINS.get(id(thing))
-        if thing is sys.modules["torch"].is_tensor:
+        if is_seeded(kwargs.get("generator")) and _takes_generator(callee):
+            return self._drawn_from_own(callee, args, {name: kwargs[name] for name in kwargs if name != "generator"})
+        if self.study.may_draw and draws_globally(callee):
+            return self._drawn(callee, args, kwargs)
+        if isinstance(callee, MethodType) and callee.__name__ in FETCHING and _is_table_of_items(type(callee.__self__)):
+            return self.special(callee.__self__, callee.__name__, args)
+        if isinstance(callee, MethodType) and (of_the_program(callee.__func__.__module__) or rule_of(callee) is None):
+            return self.call_object(callee.__func__, [Value(objects=(callee.__self__,)), *args], kwargs)
+        special = _BUILTINS.get(id(callee))
+        if callee is sys.modules["torch"].is_tensor:
             special = _is_tensor
         if special is not None:
             return special(self, args, kwargs)
-        rule = rule_of(thing)
+        rule = rule_of(callee)
         if rule is not None:
-            return self._by_rule(rule, thing, args, kwargs)
-        return self._call_by_kind(thing, args, kwargs)
+            return self._by_rule(rule, callee, args, kwargs)
+        return self._call_by_kind(callee, args, kwargs)
 
-    def _call_partial(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
-        for part in ("func", "args", "keywords"):
-            self.study.note_attribute(thing, part)
-        before = [self.objects.value_of(argument) for argument in thing.args]
-        named = {name: self.objects.value_of(argument) for name, argument in thing.keywords.items()}
-        return self.call_object(thing.func, [*before, *args], {**named, **kwargs})
+    def _call_partial(self, callee: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        for name in ("func", "args", "keywords"):
+            self.study.note_attribute(callee, name)
+        before = [self.objects.value_of(argument) for argument in callee.args]
+        named = {name: self.objects.value_of(argument) for name, argument in callee.keywords.items()}
+        return self.call_object(callee.func, [*before, *args], {**named, **kwargs})
 
-    def _call_by_kind(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
-        if isinstance(thing, type):
-            return self._instance(thing, args, kwargs)
-        if isinstance(thing, FunctionType):
-            if not of_the_program(thing.__module__) and (why := known_reason(thing)) is not None:
+    def _call_by_kind(self, callee: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        if isinstance(callee, type):
+            return self._instance(callee, args, kwargs)
+        if isinstance(callee, FunctionType):
+            if not of_the_program(callee.__module__) and (why := known_reason(callee)) is not None:
                 raise Impure(why)
-            return self.follow(thing, args, kwargs)
-        if isinstance(thing, MethodDescriptorType | WrapperDescriptorType) and args:
-            return self.call_method(args[0], thing.__name__, args[1:], kwargs, None)
-        if isinstance(thing, BuiltinFunctionType):
-            return self._builtin_method(thing, args, kwargs)
-        return self.special(thing, "__call__", args, kwargs)
+            return self.follow(callee, args, kwargs)
+        if isinstance(callee, MethodDescriptorType | WrapperDescriptorType) and args:
+            return self.call_method(args[0], callee.__name__, args[1:], kwargs, None)
+        if isinstance(callee, BuiltinFunctionType):
+            return self._builtin_method(callee, args, kwargs)
+        return self.special(callee, "__call__", args, kwargs)
 
-    def _drawn(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
-        """From a stream that is seeded in each worker; shuffling writes into its argument."""
+    def _drawn(self, function: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        """Draw from a stream that is seeded in each worker; a shuffle writes into its argument."""
         if _given(kwargs.get("generator")):
             raise Impure("draws from a generator of its own")
         self.need_plain(*args, *kwargs.values())
-        if not all(argument.own for argument in written_by(thing, args, kwargs)):
+        if not all(argument.own for argument in written_by(function, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
-        if thing.__name__ == "shuffle":
+        if function.__name__ == "shuffle":
             if not args[0].own:
                 raise Impure("shuffles a list that outlives the call")
             self.put_into_a_container()
         return alias(*args, *kwargs.values()).unsteady()
 
-    def _drawn_from_own(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
-        """From a generator that the call has made."""
+    def _drawn_from_own(self, function: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        """Draw from a generator that the call itself has created."""
         self.need_plain(*args, *kwargs.values())
-        if not all(argument.own for argument in written_by(thing, args, kwargs)):
+        if not all(argument.own for argument in written_by(function, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
         return fresh(*args, *kwargs.values(), array=True).unsteady()
 
@@ -257,77 +257,77 @@ class Calls:
         values = [*args, *kwargs.values()]
         return (alias(*values) if name in PICKING else fresh(*values)).unsteady()
 
-    def _builtin_method(self, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
-        owner = thing.__self__
+    def _builtin_method(self, method: Any, args: Sequence[Value], kwargs: Names) -> Value:
+        owner = method.__self__
         if owner is None or isinstance(owner, type) or type(owner).__name__ == "module":
-            if isinstance(owner, type) and is_atom(owner) and thing.__name__ in pure_operations.METHODS:
+            if isinstance(owner, type) and is_atom(owner) and method.__name__ in pure_operations.METHODS:
                 self.need_plain(*args, *kwargs.values())
                 return fresh(*args)
-            raise Impure(why_not(thing))
+            raise Impure(why_not(method))
         value = self.objects.value_of(owner)
         if value.objects:
-            raise Impure(why_not(thing))
-        return self.call_method(value, thing.__name__, args, kwargs, None)
+            raise Impure(why_not(method))
+        return self.call_method(value, method.__name__, args, kwargs, None)
 
-    def special(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
-        """A method that Python looks up in the class."""
-        kind = type(thing)
+    def special(self, target: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
+        """Call a special method, which Python looks up in the class."""
+        kind = type(target)
         if kind.__name__ == "_Environ":
             raise Impure("reads the environment")
-        self.study.note_attribute(thing, "__class__")
+        self.study.note_attribute(target, "__class__")
         if _is_module(kind):
-            self._note_hooks(thing)
+            self._note_hooks(target)
         if name == "__call__" and _is_known_transform(kind):
-            return self._called(thing, args)
+            return self._called(target, args)
         if name == "__call__" and type_name(kind) in pure_operations.CALL_EACH:
-            return self._call_each(thing, args)
+            return self._call_each(target, args)
         if _is_module(kind):
-            return self._call_module(thing, name, args, kwargs or {})
+            return self._call_module(target, name, args, kwargs or {})
         if name in FETCHING and _is_table_of_items(kind):
-            item = self._item_of_table(thing, pure_operations.TABLES_OF_ITEMS[type_name(kind)], args)
+            item = self._item_of_table(target, pure_operations.TABLES_OF_ITEMS[type_name(kind)], args)
             return {"__getitem__": item, "__getitems__": container(item), "__len__": fresh()}[name]
         raw = self.objects._member(kind, name)
         if isinstance(raw, FunctionType):
-            return self.call_object(MethodType(raw, thing), args, kwargs or {})
-        if isinstance(thing, functools._lru_cache_wrapper):
-            raise Impure(f"keeps what {getattr(thing, '__name__', 'a function')} has given (lru_cache)")
-        raise Impure(known_reason(thing) or f"uses a {kind.__name__}, which is not known to be pure")
+            return self.call_object(MethodType(raw, target), args, kwargs or {})
+        if isinstance(target, functools._lru_cache_wrapper):
+            raise Impure(f"caches what {getattr(target, '__name__', 'a function')} returns (lru_cache)")
+        raise Impure(known_reason(target) or f"uses a {kind.__name__}, which is not known to be pure")
 
-    def _call_module(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
-        kind = type(thing)
+    def _call_module(self, module: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
+        kind = type(module)
         forward = self.objects._member(kind, "forward")
-        self.study.note_attribute(thing, "forward")
-        if "forward" in vars(thing):
+        self.study.note_attribute(module, "forward")
+        if "forward" in vars(module):
             raise Impure(f"runs a {kind.__name__} whose forward was replaced")
-        if name == "__call__" and isinstance(forward, FunctionType) and not _holds(thing) and not _hooked():
-            return self.call_object(MethodType(forward, thing), args, kwargs)
-        raise Impure(f"runs a model ({kind.__name__}), which may be trained or may draw")
+        if name == "__call__" and isinstance(forward, FunctionType) and not _holds(module) and not _hooked():
+            return self.call_object(MethodType(forward, module), args, kwargs)
+        raise Impure(f"runs a model ({kind.__name__}), which may be trained or draw random numbers")
 
     def _note_hooks(self, module: Any) -> None:
-        """That there are none: the program may add one later."""
+        """Note the containers of hooks, to see if the program adds one later."""
         everywhere = vars(sys.modules["torch.nn.modules.module"])
         for held in (vars(module), everywhere):
             for name, hooks in held.items():
                 if name.endswith("_hooks") and isinstance(hooks, dict):
                     self.study.containers[id(hooks)] = hooks
 
-    def _item_of_table(self, thing: Any, attributes: Sequence[str], args: Sequence[Value]) -> Value:
-        """A row as a dictionary, or what the dataset's own transform makes of it."""
+    def _item_of_table(self, table: Any, attributes: Sequence[str], args: Sequence[Value]) -> Value:
+        """Return a row as a dictionary, or the result of the dataset's own transform."""
         for name in attributes[:-1]:
-            self.study.note_attribute(thing, name)
-        options = self.load_attribute(Value(objects=(thing,)), attributes[-1])
+            self.study.note_attribute(table, name)
+        options = self.load_attribute(Value(objects=(table,)), attributes[-1])
         row = replace(fresh(*args), element=fresh(*args))
         transform = options.known.get("transform") if type(options.known) is dict else None
         return row if transform is None else self.call_value(self.objects.value_of(transform), [row], {})
 
-    def _called(self, thing: Any, args: Sequence[Value]) -> Value:
-        """An object of a library whose call depends on its attributes alone."""
-        for name in vars(thing):
-            self.need_plain(self.load_attribute(Value(objects=(thing,)), name)) if name[0] != "_" else None
-        if any(vars(thing).get(name) for name in vars(thing) if name.endswith("_hooks")):
-            raise Impure(f"runs hooks of a {type(thing).__name__}")
+    def _called(self, transform: Any, args: Sequence[Value]) -> Value:
+        """Call a library object whose result depends on its attributes and arguments alone."""
+        for name in vars(transform):
+            self.need_plain(self.load_attribute(Value(objects=(transform,)), name)) if name[0] != "_" else None
+        if any(vars(transform).get(name) for name in vars(transform) if name.endswith("_hooks")):
+            raise Impure(f"runs hooks of a {type(transform).__name__}")
         self.need_plain(*args)
-        if getattr(thing, "inplace", False) and not all(argument.own for argument in args):
+        if getattr(transform, "inplace", False) and not all(argument.own for argument in args):
             raise Impure("writes into a tensor that outlives the call")
         self.study.ordered = True
         return alias(*args, array=False)
@@ -336,57 +336,57 @@ class Calls:
         values = [*args, *kwargs.values()]
         self.need_plain(*values)
         if name != "__call__":
-            raise Impure(f"calls .{name}() of a transform that it makes")
+            raise Impure(f"calls .{name}() of a transform that it creates")
         if made.in_place and not all(value.own for value in values):
             raise Impure("writes into a tensor that outlives the call")
         self.study.ordered = True
         return alias(*values, array=False)
 
-    def _call_each(self, thing: Any, args: Sequence[Value]) -> Value:
-        steps = self.load_attribute(Value(objects=(thing,)), "transforms")
+    def _call_each(self, transform: Any, args: Sequence[Value]) -> Value:
+        steps = self.load_attribute(Value(objects=(transform,)), "transforms")
         value = args[0]
         if type(steps.known) not in (list, tuple):
-            raise Impure(f"uses a {type(thing).__name__} whose steps are not known")
+            raise Impure(f"uses a {type(transform).__name__} whose steps are not known")
         for step in steps.known:
             value = self.call_value(self.objects.value_of(step), [value], {})
         return value
 
     # Rules of the list
 
-    def _by_rule(self, rule: Gives, thing: Any, args: Sequence[Value], kwargs: Names) -> Value:
+    def _by_rule(self, rule: Gives, function: Any, args: Sequence[Value], kwargs: Names) -> Value:
         values = [*args, *kwargs.values()]
         self._call_back([value for value in values if _is_callable(value)])
         self.need_plain(*(value for value in values if not _is_callable(value)))
-        if not all(argument.own for argument in written_by(thing, args, kwargs)):
+        if not all(argument.own for argument in written_by(function, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
         self._refuse_object_arrays(values)
-        if getattr(thing, "__name__", "") == "File" or rule is Gives.FILE:
-            return self._file(thing, args, kwargs, values)
+        if getattr(function, "__name__", "") == "File" or rule is Gives.FILE:
+            return self._file(function, args, kwargs, values)
         if rule is Gives.ALIAS or kwargs.get("copy", _TRUE).known is not True:
-            return alias(*values, array=_makes_arrays(thing))
+            return alias(*values, array=_makes_arrays(function))
         if rule is Gives.ORDERED:
             self.study.ordered = True
-        return fresh(*values, array=_makes_arrays(thing))
+        return fresh(*values, array=_makes_arrays(function))
 
     def _refuse_object_arrays(self, values: Sequence[Value]) -> None:
-        """What is put into one is not copied."""
+        """Raise Impure if an array of objects is made, since its elements are not copied."""
         for value in values:
             by_name = isinstance(value.known, str) and value.known in ("O", "object")
             by_type = not value.array and getattr(value.known, "hasobject", None) is True
             if by_name or by_type or any(kind is object for kind in value.objects):
-                raise Impure("makes an array of objects")
+                raise Impure("creates an array of objects")
 
-    def _file(self, thing: Any, args: Sequence[Value], kwargs: Names, values: Sequence[Value]) -> Value:
+    def _file(self, function: Any, args: Sequence[Value], kwargs: Names, values: Sequence[Value]) -> Value:
         self.study.reads_files = True
-        name = getattr(thing, "__name__", "")
+        name = getattr(function, "__name__", "")
         pickled = _given(kwargs.get("allow_pickle")) or kwargs.get("weights_only", _TRUE).known is False
-        if name == "load" and str(getattr(thing, "__module__", "")).startswith("numpy") and len(args) > 1:
-            raise Impure("opens a file in which it may write")
+        if name == "load" and str(getattr(function, "__module__", "")).startswith("numpy") and len(args) > 1:
+            raise Impure("opens a file that it may write to")
         if name == "load" and pickled:
-            raise Impure("loads objects of any kind from a file")
+            raise Impure("loads arbitrary objects from a file")
         if name in ("File", "open"):
             mode = kwargs.get("mode", args[1] if len(args) > 1 else None)
-            if name == "File" or getattr(thing, "__module__", "") in ("gzip", "bz2", "lzma"):
+            if name == "File" or getattr(function, "__module__", "") in ("gzip", "bz2", "lzma"):
                 self._need_reading(mode)
         if name == "memmap":
             self._need_reading(kwargs.get("mode", args[2] if len(args) > 2 else None), also=("c",), needed=True)
@@ -398,16 +398,16 @@ class Calls:
         if mode is None and not needed:
             return
         if mode is None or mode.known not in (*READ_MODES, *also):
-            raise Impure("opens a file in which it may write")
+            raise Impure("opens a file that it may write to")
 
     def _call_back(self, functions: Sequence[Value]) -> None:
-        """Functions that a library calls with plain values."""
+        """Read functions that a library calls back with plain values."""
         for function in functions:
             if function.objects and all(id(f) in _BUILTINS or rule_of(f) is not None for f in function.objects):
                 continue
             for kind in function.objects:
                 if isinstance(kind, type) and of_the_program(kind.__module__):
-                    raise Impure(f"hands on the class {kind.__name__}, of which is not known what becomes")
+                    raise Impure(f"passes on the class {kind.__name__}, and what is done with it is not known")
             self.repeated(functools.partial(self.call_value, function, [alias_of_unknown()] * _arity(function), {}))
 
     # Methods
@@ -418,7 +418,7 @@ class Calls:
         found = []
         if owner.plain and (owner.known is not None or owner.items is not None):
             found.append(self._plain_method(owner, name, args, kwargs, node))
-        missing: str | None = None  # not the error: it would hold the frames, and they it
+        missing: str | None = None  # not the error itself, which would form a cycle with its frames
         for holder in owner.objects:
             try:
                 found.append(self._object_method(holder, name, args, kwargs))
@@ -430,19 +430,19 @@ class Calls:
             raise MissingAttribute(missing)
         return either(found)
 
-    def _object_method(self, thing: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
-        if type(thing).__name__ == "_Environ":
+    def _object_method(self, holder: Any, name: str, args: Sequence[Value], kwargs: Names) -> Value:
+        if type(holder).__name__ == "_Environ":
             raise Impure("reads the environment")
         if (
-            isinstance(thing, type)
-            and is_atom(thing)
+            isinstance(holder, type)
+            and is_atom(holder)
             and name in pure_operations.METHODS
-            and not issubclass(thing, Enum)
+            and not issubclass(holder, Enum)
         ):
-            member = getattr(thing, name, None)
+            member = getattr(holder, name, None)
             if isinstance(member, BuiltinFunctionType | MethodDescriptorType):
                 return self.call_object(member, args, kwargs)
-        return self.call_value(self.load_attribute(Value(objects=(thing,)), name), args, kwargs)
+        return self.call_value(self.load_attribute(Value(objects=(holder,)), name), args, kwargs)
 
     def _plain_method(
         self, owner: Value, name: str, args: Sequence[Value], kwargs: Names, node: ast.expr | None
@@ -475,7 +475,7 @@ class Calls:
         return self._given_by_method(owner, name, values, kwargs)
 
     def _note_tensor_method(self, name: str) -> None:
-        """A value may be of any type; of those whose methods a program can replace, tensors are the usual one."""
+        """Note the method of tensors, the usual type among values whose methods a program can replace."""
         tensor = sys.modules["torch"].Tensor
         member = vars(tensor).get(name)
         if isinstance(member, FunctionType) and not pure_operations.genuine_of("torch", without_our_layers(member)):
@@ -486,13 +486,13 @@ class Calls:
         if _given(kwargs.get("inplace")) or not all(
             argument.own for argument in pure_operations.written_by_method(name, args, kwargs)
         ):
-            raise Impure(f"writes into a value by .{name}()")
+            raise Impure(f"writes into a value with .{name}()")
         if name in pure_operations.OF_FILES and not owner.own:
-            raise Impure(f"reads a file by .{name}() that outlives the call")
+            raise Impure(f"reads a file that outlives the call with .{name}()")
         self._refuse_object_arrays([*args, *kwargs.values()])
 
     def _given_by_method(self, owner: Value, name: str, values: Sequence[Value], kwargs: Names) -> Value:
-        """New memory where that is certain, else perhaps that of its object."""
+        """Return new memory if that is certain, else a possible alias of the method's object."""
         copies = "copy" not in kwargs
         if name in LISTING_METHODS:
             return container(fresh(owner, *values))
@@ -518,26 +518,26 @@ class Calls:
     ) -> Value:
         self.need_plain(owner)
         if owner.array and name in pure_operations.OF_CONTAINERS:
-            raise Impure(f"writes into an element of an array by .{name}()")
+            raise Impure(f"writes into an element of an array with .{name}()")
         may_draw = from_own or (self.study.may_draw and name[:5] not in ("share", "pin_m"))
         if name in pure_operations.NOT_IN_PLACE and not may_draw:
             raise Impure(_why_no_method(name))
         if not owner.own:
             what = "a value" if node is None else ast.unparse(node)
-            raise Impure(f"writes into {what} by .{name}(), which outlives the call")
+            raise Impure(f"writes into {what}, which outlives the call, with .{name}()")
         self._call_back([value for value in values if _is_callable(value)])
         self.need_plain(*(value for value in values if not _is_callable(value)))
         if not owner.array:
             self.put_into_a_container(*values)
         return replace(alias(owner, *values), array=owner.array)
 
-    # Objects that the call makes
+    # Objects that the code creates
 
     def _instance(self, kind: type, args: Sequence[Value], kwargs: Names) -> Value:
         values = [*args, *kwargs.values()]
         if issubclass(kind, BaseException):
             if any(isinstance(member, FunctionType | property) for member in _members_of_the_program(kind)):
-                raise Impure(f"makes a {kind.__name__}")
+                raise Impure(f"creates a {kind.__name__}, whose construction is not known to be pure")
             return fresh(*values)
         if is_record(kind):
             return sequence(values) if not kwargs else container(either(values))
@@ -552,7 +552,7 @@ class Calls:
             raise Impure(why_not(kind))
         unusual = {name for base in kind.__mro__[:-1] for name in vars(base)} & UNUSUAL
         if type(kind) is not type or unusual:
-            raise Impure(f"makes a {kind.__name__}")
+            raise Impure(f"creates a {kind.__name__}, whose construction is not known to be pure")
         self._stores += 1
         made = Instance(kind, born=self._stores)
         whole = Value(
@@ -570,50 +570,50 @@ class Calls:
         if any(member.default_factory is not dataclasses.MISSING for member in fields) or hasattr(
             kind, "__post_init__"
         ):
-            raise Impure(f"makes a {kind.__name__}")
+            raise Impure(f"creates a {kind.__name__}, whose construction is not known to be pure")
         for member in fields:
             if member.default is not dataclasses.MISSING:
                 made.fields[member.name] = self.objects.value_of(member.default)
         made.fields.update({member.name: value for member, value in zip(fields, args, strict=False)})
         made.fields.update(kwargs)
 
-    def made_attribute(self, one: Any, name: str) -> Value:
-        if isinstance(one, Instance):
-            if name in one.fields:
-                return one.fields[name]
-            raw = self.objects._member(one.kind, name)
+    def made_attribute(self, made: Any, name: str) -> Value:
+        if isinstance(made, Instance):
+            if name in made.fields:
+                return made.fields[name]
+            raw = self.objects._member(made.kind, name)
             if isinstance(raw, FunctionType):
-                return Value(made=(_Bound(one, raw),))
+                return Value(made=(_Bound(made, raw),))
             if isinstance(raw, property) and raw.fget is not None:
-                return self.call_object(raw.fget, [Value(made=(one,))], {})
+                return self.call_object(raw.fget, [Value(made=(made,))], {})
             if isinstance(raw, staticmethod | classmethod) or raw is None:
-                raise Impure(f"uses {one.kind.__name__}.{name}")
-            return self.objects._of_class(one.kind, name)
-        if isinstance(one, Super):
-            return Value(made=(_Bound(one.owner, self._above(one, name)),))
-        raise Impure(f"uses an attribute of a {'generator' if one is SEEDED else 'function'} that it makes")
+                raise Impure(f"uses {made.kind.__name__}.{name}")
+            return self.objects._of_class(made.kind, name)
+        if isinstance(made, Super):
+            return Value(made=(_Bound(made.owner, self._above(made, name)),))
+        raise Impure(f"uses an attribute of a {'generator' if made is SEEDED else 'function'} that it creates")
 
-    def _above(self, one: Super, name: str) -> Any:
-        owner = one.owner.objects[0] if one.owner.objects else one.owner.made[0]
+    def _above(self, proxy: Super, name: str) -> Any:
+        owner = proxy.owner.objects[0] if proxy.owner.objects else proxy.owner.made[0]
         order = (owner.kind if isinstance(owner, Instance) else type(owner)).__mro__
-        for base in order[order.index(one.kind) + 1 :]:
+        for base in order[order.index(proxy.kind) + 1 :]:
             if name in vars(base):
                 if of_the_program(base.__module__):
                     self.study.names[id(base), name] = vars(base), name
                 return vars(base)[name]
         raise MissingAttribute(name)
 
-    def call_made_method(self, one: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
-        if one is SEEDED:
+    def call_made_method(self, made: Any, name: str, args: Sequence[Value], kwargs: Names | None = None) -> Value:
+        if made is SEEDED:
             return self._method_of_generator(name, args, kwargs or {})
-        if isinstance(one, Transform):
-            return self._transformed(one, name, args, kwargs or {})
-        if isinstance(one, _Bound):
-            owner = one.owner if isinstance(one.owner, Value) else Value(made=(one.owner,))
-            return self.call_object(one.function, [owner, *args], kwargs or {})
-        if isinstance(one, Super) and name == "__init__" and self._above(one, name) is object.__init__:
+        if isinstance(made, Transform):
+            return self._transformed(made, name, args, kwargs or {})
+        if isinstance(made, _Bound):
+            owner = made.owner if isinstance(made.owner, Value) else Value(made=(made.owner,))
+            return self.call_object(made.function, [owner, *args], kwargs or {})
+        if isinstance(made, Super) and name == "__init__" and self._above(made, name) is object.__init__:
             return NOTHING
-        return self.call_value(self.made_attribute(one, name), args, kwargs or {})
+        return self.call_value(self.made_attribute(made, name), args, kwargs or {})
 
     def length(self, value: Value) -> Value:
         for candidate in value.objects:
@@ -623,7 +623,7 @@ class Calls:
         return fresh(value)
 
     def values_of_mapping(self, value: Value) -> Value:
-        """Of a dictionary, or of pairs that make one."""
+        """Return the values of a dictionary, or of pairs that make one."""
         self.need_plain(value)
         element = self.iterated(value)
         inner = [self.iterated(element)] if element.items is not None or element.element is not None else [element]
@@ -633,8 +633,8 @@ class Calls:
             inner.append(alias(value))
         return replace(either(inner), known=UNKNOWN)
 
-    def iterated_object(self, thing: Any) -> Value:
-        raise Impure(f"iterates over a {type(thing).__name__}")
+    def iterated_object(self, iterable: Any) -> Value:
+        raise Impure(f"iterates over a {type(iterable).__name__}")
 
     # Questions about values
 
@@ -642,29 +642,29 @@ class Calls:
         for value in values:
             for candidate in value.objects:
                 if not isinstance(candidate, type):
-                    raise Impure(f"hands on a {type(candidate).__name__}, of which is not known what becomes")
+                    raise Impure(f"passes on a {type(candidate).__name__}, and what is done with it is not known")
                 if of_the_program(candidate.__module__) and not issubclass(candidate, BaseException):
-                    raise Impure(f"hands on the class {candidate.__name__}, of which is not known what becomes")
+                    raise Impure(f"passes on the class {candidate.__name__}, and what is done with it is not known")
             if any(not isinstance(made, Instance) for made in value.made):
-                raise Impure("hands on a function, of which is not known what becomes")
+                raise Impure("passes on a function, and what is done with it is not known")
             if value.made:
-                raise Impure("hands on an object that it makes")
+                raise Impure("passes on an object that it creates")
             self.need_plain(*value.parts())
 
     def need_comparable(self, value: Value) -> None:
         for candidate in value.objects:
             if not equal_to_itself_alone(candidate) and not isinstance(candidate, INERT):
-                raise Impure(f"compares a {type(candidate).__name__} in a way of its own")
+                raise Impure(f"compares a {type(candidate).__name__}, which customises comparison")
         if value.made:
-            raise Impure("compares an object that it makes")
+            raise Impure("compares an object that it creates")
         if value.plain:
             self.need_plain(replace(value, objects=()))
 
     def truth(self, value: Value) -> bool | None:
-        """Of a condition, where the state decides it."""
+        """Return the truth of a condition if the state decides it, else None."""
         for made in value.made:
             if isinstance(made, Instance) and any(hasattr(made.kind, name) for name in ("__bool__", "__len__")):
-                raise Impure(f"asks whether a {made.kind.__name__} that it makes is true")
+                raise Impure(f"tests the truth of a {made.kind.__name__} that it creates")
         if value.plain and not value.objects and not value.made:
             candidate = value.known
             if candidate is UNKNOWN:
@@ -685,21 +685,21 @@ class Calls:
                 decided = decided and raw is ABSENT
         return True if decided else None
 
-    def is_same(self, one: Value, other: Value) -> bool | None:
-        for this, that in ((one, other), (other, one)):
-            if that.known is None and not that.objects and not that.made:
-                if this.known is None and not this.objects and not this.made:
+    def is_same(self, left: Value, right: Value) -> bool | None:
+        for value, reference in ((left, right), (right, left)):
+            if reference.known is None and not reference.objects and not reference.made:
+                if value.known is None and not value.objects and not value.made:
                     return True
-                can_be = this.plain and (this.known is UNKNOWN and this.items is None)
-                return None if can_be else (False if this.known is not None else None)
+                can_be = value.plain and (value.known is UNKNOWN and value.items is None)
+                return None if can_be else (False if value.known is not None else None)
         if (
-            len(one.objects) == 1
-            and len(other.objects) == 1
-            and not (one.plain or other.plain or one.made or other.made)
+            len(left.objects) == 1
+            and len(right.objects) == 1
+            and not (left.plain or right.plain or left.made or right.made)
         ):
-            return one.objects[0] is other.objects[0]
-        if type(one.known) is bool and type(other.known) is bool:
-            return one.known is other.known
+            return left.objects[0] is right.objects[0]
+        if type(left.known) is bool and type(right.known) is bool:
+            return left.known is right.known
         return None
 
     def is_handle(self, value: Value) -> bool:
@@ -710,8 +710,8 @@ class Calls:
         )
 
 
-def _takes_generator(thing: Any) -> bool:
-    return getattr(thing, "__name__", "") in WITH_GENERATOR and draws_globally(thing)
+def _takes_generator(function: Any) -> bool:
+    return getattr(function, "__name__", "") in WITH_GENERATOR and draws_globally(function)
 
 
 @dataclass(eq=False)
@@ -735,7 +735,7 @@ def _length(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 
 def _summed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    """Of lists: what is in them is not copied."""
+    """Sum values; the elements of summed lists are not copied."""
     _new(reader, args, kwargs)
     return replace(fresh(*args), deep=all(argument.deep for argument in args))
 
@@ -746,7 +746,7 @@ def _viewed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 
 def _ordered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    """The elements in another order."""
+    """Return a container with the elements in another order."""
     reader._call_back([value for value in kwargs.values() if _is_callable(value)])
     reader.need_plain(*(value for value in kwargs.values() if not _is_callable(value)))
     element = reader.iterated(args[0]) if args else NOTHING
@@ -756,7 +756,7 @@ def _ordered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 def _sorted(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     found = _ordered(reader, args, kwargs)
     if "key" not in kwargs and found.element is not None:
-        reader.need_plain(found.element)  # else by a __lt__ of the program's
+        reader.need_plain(found.element)  # others are compared by a __lt__ of the program
     return found
 
 
@@ -769,7 +769,7 @@ def _hashed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 def _iterated(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     if len(args) > 1:
-        raise Impure("makes an iterator of a function")
+        raise Impure("creates an iterator from a function")
     return replace(_listed(reader, args, kwargs), lazy=args[0].lazy)
 
 
@@ -818,20 +818,20 @@ def _filtered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 def _next(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     if args[0].objects or not args[0].own:
-        raise Impure("takes the next of an iterator, which outlives the call")
+        raise Impure("advances an iterator that outlives the call")
     return either([reader.iterated(args[0]), *args[1:]])
 
 
 def _is_instance(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     value, kinds = args
-    classes = kinds.objects or tuple(o for item in kinds.items or () for o in item.objects)
+    classes = kinds.objects or tuple(candidate for item in kinds.items or () for candidate in item.objects)
     if isinstance(kinds.known, tuple):
         classes = kinds.known
     hooked = any("__subclasshook__" in vars(base) for kind in classes for base in _bases_of_the_program(kind))
     if hooked or any(type(kind) is not type and of_the_program(type(kind).__module__) for kind in classes):
-        raise Impure("asks for a type in a way of its own")
+        raise Impure("checks for a type that customises the check")
     if any(type(kind) is ABCMeta and of_the_program(kind.__module__) for kind in classes):
-        raise Impure("asks for an abstract type, to which others may be registered")
+        raise Impure("checks for an abstract type, for which others may be registered")
     if not classes:
         return fresh(value)
     if len(value.objects) == 1 and not value.plain and not value.made and kinds.items is None:
@@ -851,9 +851,9 @@ def _is_tensor(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 def _has_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     owner, name = args
     if type(name.known) is not str:
-        raise Impure("asks for an attribute whose name is not known")
+        raise Impure("looks up an attribute whose name is not known")
     if owner.made or len(owner.objects) > 1:
-        raise Impure("asks for an attribute of one of several objects")
+        raise Impure("looks up an attribute of one of several objects")
     if len(owner.objects) == 1 and not owner.plain:
         holder = owner.objects[0]
         reader.study.note_attribute(holder, name.known)
@@ -867,7 +867,7 @@ def _has_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value
 
 def _get_attribute(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     if type(args[1].known) is not str:
-        raise Impure("asks for an attribute whose name is not known")
+        raise Impure("looks up an attribute whose name is not known")
     try:
         return reader.load_attribute(args[0], args[1].known)
     except MissingAttribute:
@@ -899,7 +899,7 @@ def _open(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 def _type(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     if len(args) == 1 and args[0].objects and not args[0].plain and not args[0].made:
         return Value(objects=tuple({id(type(candidate)): type(candidate) for candidate in args[0].objects}.values()))
-    raise Impure("asks for the type of a value")
+    raise Impure("uses the type of a value")
 
 
 _BUILTINS: dict[int, Callable[[Calls, Sequence[Value], Names], Value]] = {
@@ -936,9 +936,9 @@ FORM = frozenset("shape dtype ndim device size dim numel __len__".split())
 
 
 def is_direct(node: ast.expr) -> bool:
-    """What is looked up here is at hand nowhere else in the call."""
+    """Return whether the value looked up here is used nowhere else in the call."""
     return isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and not any(
-        isinstance(part, ast.NamedExpr) for part in ast.walk(node)
+        isinstance(child, ast.NamedExpr) for child in ast.walk(node)
     )
 
 
@@ -946,8 +946,8 @@ def alias_of_unknown() -> Value:
     return Value(plain=True, own=False, deep=False, steady=False)
 
 
-def equal_to_itself_alone(thing: Any) -> bool:
-    kind: Any = type(thing)
+def equal_to_itself_alone(candidate: Any) -> bool:
+    kind: Any = type(candidate)
     return kind.__eq__ is object.__eq__ and kind.__ne__ is object.__ne__ and kind.__hash__ is object.__hash__
 
 
@@ -960,8 +960,8 @@ def _members_of_the_program(kind: type) -> list[Any]:
 
 
 def _code_of_call(kind: type) -> Any:
-    """The function behind a call, of a torch module or a plain class."""
-    return getattr(kind, "forward", None) or getattr(kind, "__call__", None)  # noqa: B004 of the class
+    """Return the function that calling an object runs, for a torch module or a plain class."""
+    return getattr(kind, "forward", None) or getattr(kind, "__call__", None)  # noqa: B004 looked up in the class
 
 
 def _is_known_transform(kind: type) -> bool:
@@ -1002,7 +1002,7 @@ def _given(value: Value | None) -> bool:
 
 
 def _resizes_image(owner: Value, name: str) -> bool:
-    """Which gives a new one, where an array is written into."""
+    """Return whether this is an image's resize, which returns a new image; that of an array writes into it."""
     return name == "resize" and hasattr(owner.known, "getbands") and pure_operations.is_table(type(owner.known))
 
 
@@ -1010,8 +1010,8 @@ def _in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__") and not name.startswith("_")
 
 
-def _makes_arrays(thing: Any) -> bool:
-    return str(getattr(thing, "__module__", "") or "").partition(".")[0] in ("torch", "numpy")
+def _makes_arrays(function: Any) -> bool:
+    return str(getattr(function, "__module__", "") or "").partition(".")[0] in ("torch", "numpy")
 
 
 def _why_no_method(name: str) -> str:
@@ -1020,7 +1020,7 @@ def _why_no_method(name: str) -> str:
         or name.rstrip("_") in pure_operations.DRAWING
         or name in ("sample", "shuffle")
     )
-    return f"draws random numbers by .{name}()" if drawing else f"calls .{name}(), which is not known to be pure"
+    return f"draws random numbers with .{name}()" if drawing else f"calls .{name}(), which is not known to be pure"
 
 
 def _is_module(kind: type) -> bool:
@@ -1028,12 +1028,12 @@ def _is_module(kind: type) -> bool:
 
 
 def _hooked() -> bool:
-    """Whether hooks stand around the calls of all modules."""
+    """Return whether global hooks run around the calls of all modules."""
     module = sys.modules["torch.nn.modules.module"]
     return any(getattr(module, name, None) for name in ("_global_forward_hooks", "_global_forward_pre_hooks"))
 
 
 def _holds(module: Any) -> bool:
-    """Whether a torch module has parameters, hooks or modules inside: then it is a model."""
+    """Return whether a torch module has parameters, hooks or submodules, which makes it a model."""
     held = vars(module)
     return any(held.get(name) for name in held if name.startswith("_") and name not in ("_non_persistent_buffers_set",))

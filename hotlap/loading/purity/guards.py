@@ -1,6 +1,6 @@
-"""The usual way to open a file when the first item is fetched: `if self.file is None: self.file = open_it()`.
+"""Recognises the usual way to open a file at the first fetch: `if self.file is None: self.file = open_it()`.
 
-Such a condition holds once. Nothing else may depend on it, else the first item would be another one.
+Such a condition holds only once. Nothing else may depend on it, or the first item would differ from later ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ast
 
 
 def opens_once(node: ast.If) -> bool:
-    """Whether a condition decides about nothing but an attribute that is set in it."""
+    """Return whether a condition decides nothing but whether attributes are set."""
     if node.orelse:
         return False
     if _is_set(node.test):

@@ -1,4 +1,4 @@
-"""Existing objects as values: what an attribute, a subscript or an iteration gives, with a note that it is read."""
+"""Existing objects as values: what an attribute, a subscript or an iteration yields, noting each place that is read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hotlap.loading.purity.pure_operations import (
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
 
-MOST_ELEMENTS = 256  # of a container of objects, each of which is read
+MOST_ELEMENTS = 256  # in a container of objects, each of which is read
 OURS = __name__.partition(".")[0]  # inside a program our package has another name
 LIBRARIES = frozenset({OURS, "hotlap"}) | frozenset(
     "builtins torch torchvision numpy PIL pandas h5py scipy cv2 pyarrow".split()
@@ -42,7 +42,7 @@ HEAP_TYPE = 1 << 9
 
 
 class Objects:
-    """Turns objects into values; each place is noted in the study."""
+    """Turns objects into values and notes each place in the study."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -51,29 +51,29 @@ class Objects:
     def end(self) -> None:
         self._plain.clear()
 
-    def value_of(self, thing: Any) -> Value:
-        thing = without_our_layers(thing)
-        if is_atom(type(thing)):
-            return Value(plain=True, known=thing)
-        found = self._value_of(thing)
+    def value_of(self, obj: Any) -> Value:
+        obj = without_our_layers(obj)
+        if is_atom(type(obj)):
+            return Value(plain=True, known=obj)
+        found = self._value_of(obj)
         if found.plain:
-            self.study.load(found, thing)
+            self.study.load(found, obj)
         return found
 
-    def _value_of(self, thing: Any) -> Value:
-        kind = type(thing)
+    def _value_of(self, obj: Any) -> Value:
+        kind = type(obj)
         if is_array(kind):
-            self._refuse_array(thing)
-            self._refuse_objects_in(thing)
-            mixed = getattr(thing.dtype, "hasobject", False)
-            return Value(plain=True, own=False, deep=False, array=not mixed, mixed=mixed, known=thing)
+            self._refuse_array(obj)
+            self._refuse_objects_in(obj)
+            mixed = getattr(obj.dtype, "hasobject", False)
+            return Value(plain=True, own=False, deep=False, array=not mixed, mixed=mixed, known=obj)
         if is_table(kind):
-            self._refuse_objects_in(thing)
-            self._note_file_of(thing)
-            return Value(plain=True, own=False, deep=False, known=thing)
+            self._refuse_objects_in(obj)
+            self._note_file_of(obj)
+            return Value(plain=True, own=False, deep=False, known=obj)
         if kind in CONTAINERS or is_record(kind):
-            return self._container(thing)
-        return Value(objects=(thing,))
+            return self._container(obj)
+        return Value(objects=(obj,))
 
     def _refuse_array(self, array: Any) -> None:
         if str(getattr(array, "layout", "torch.strided")) != "torch.strided" or getattr(array, "is_nested", False):
@@ -81,12 +81,12 @@ class Objects:
         if hasattr(array, "is_conj") and (array.is_conj() or array.is_neg()):
             raise Impure("it holds a tensor that is the conjugate or negative of another")
         if getattr(array, "is_cuda", False) or getattr(getattr(array, "device", None), "type", "cpu") not in ("cpu",):
-            return  # read where it is, or not at all
+            return  # read in place, or not at all
         if getattr(array, "requires_grad", False) and getattr(array, "grad_fn", None) is not None:
             raise Impure("it holds a tensor that is part of a computation")
 
     def _note_file_of(self, table: Any) -> None:
-        """Of an open HDF5 file: what is written through another handle is in it at once."""
+        """Note the file of an open HDF5 object, where writes through another handle show at once."""
         file = table.file if type(table).__module__.startswith("h5py") and hasattr(table, "file") else None
         if file is None:
             return
@@ -95,34 +95,34 @@ class Objects:
         self.study.reads_files = True
         self.study.texts.add(str(file.filename))
 
-    def _refuse_objects_in(self, thing: Any) -> None:
-        if not self.is_plain(thing):
-            raise Impure(f"reads a {type(thing).__name__} that holds objects of the program's own")
+    def _refuse_objects_in(self, obj: Any) -> None:
+        if not self.is_plain(obj):
+            raise Impure(f"reads a {type(obj).__name__} that holds objects of the program's own")
 
-    def is_plain(self, thing: Any) -> bool:
+    def is_plain(self, obj: Any) -> bool:
         self.study.check_time()
-        known = self._plain.get(id(thing))
-        if known is None or known[0] is not thing:
-            known = self._plain[id(thing)] = thing, is_plain(thing)
+        known = self._plain.get(id(obj))
+        if known is None or known[0] is not obj:
+            known = self._plain[id(obj)] = obj, is_plain(obj)
         return known[1]
 
-    def _container(self, thing: Any) -> Value:
-        immutable = type(thing) in (tuple, frozenset) and all(is_atom(type(element)) for element in thing)
-        held = Value(plain=True, own=immutable, deep=immutable, known=thing)
-        if immutable or self.is_plain(thing):
+    def _container(self, obj: Any) -> Value:
+        immutable = type(obj) in (tuple, frozenset) and all(is_atom(type(element)) for element in obj)
+        held = Value(plain=True, own=immutable, deep=immutable, known=obj)
+        if immutable or self.is_plain(obj):
             return held
-        self.study.containers[id(thing)] = thing
-        if isinstance(thing, dict) and not all(map(_is_plain_key, thing)):
+        self.study.containers[id(obj)] = obj
+        if isinstance(obj, dict) and not all(map(_is_plain_key, obj)):
             raise Impure("looks up objects of the program's own in a dictionary")
-        inner = list(elements(thing))
+        inner = list(elements(obj))
         if len(inner) > MOST_ELEMENTS:
             raise Impure(f"it holds {len(inner)} objects of the program's own in one container")
         return replace(held, element=either(self.value_of(element) for element in inner))
 
-    # Parts of plain values
+    # Elements of plain values
 
     def element_of(self, container: Value, key: Value | None = None) -> Value:
-        """What a subscript or, without a key, an iteration gives."""
+        """Return what a subscript or, without a key, an iteration yields."""
         if container.items is not None:
             index = UNKNOWN if key is None else key.known
             if isinstance(index, int) and -len(container.items) <= index < len(container.items):
@@ -130,7 +130,7 @@ class Objects:
             return either(container.items)
         known = container.known
         if isinstance(known, defaultdict):
-            raise Impure("looks something up in a defaultdict, which may grow by that")
+            raise Impure("looks up a key in a defaultdict, which may add it")
         if known is not UNKNOWN and type(known) in (*CONTAINERS,):
             return self._element_of_known(container, known, key)
         if container.element is not None:
@@ -154,80 +154,80 @@ class Objects:
 
     # Attributes of objects
 
-    def attribute(self, thing: Any, name: str) -> Value | Property:
-        """The value, or the property whose code must be read."""
-        kind = type(thing)  # not by isinstance: it may ask the object for its class
+    def attribute(self, obj: Any, name: str) -> Value | Property:
+        """Return the value of an attribute, or the property whose code must be read."""
+        kind = type(obj)  # isinstance may run code of the object to get its class
         if issubclass(kind, ModuleType):
-            return self._of_module(thing, name)
+            return self._of_module(obj, name)
         if issubclass(kind, type):
-            return self._of_class(thing, name)
+            return self._of_class(obj, name)
         if inspect.getattr_static(kind, "__getattribute__") not in USUAL_LOOKUPS and not _usual_lookup(kind):
-            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+            raise Impure(f"{kind.__name__} customises attribute lookup")
         raw = self._member(kind, name)
-        self.study.note_attribute(thing, name)  # also where its class has it: it may get one of its own
+        self.study.note_attribute(obj, name)  # even if the class has it: the object may get its own
         if raw is not ABSENT and (hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")):
-            return self._described(raw, thing, name)
-        held = _dict_of(thing)
+            return self._described(raw, obj, name)
+        held = _dict_of(obj)
         if held is not None and name in held:
             return self.value_of(held[name])
         if raw is ABSENT:
-            return self._missing(thing, name)
+            return self._missing(obj, name)
         if isinstance(raw, functools.cached_property):
-            raise Impure(f"{kind.__name__}.{name} is kept when it is first asked for")
-        return self._bound(raw, thing, kind)
+            raise Impure(f"{kind.__name__}.{name} is cached on first use (cached_property)")
+        return self._bound(raw, obj, kind)
 
-    def _described(self, raw: Any, thing: Any, name: str) -> Value | Property:
-        """What a descriptor of the class gives, which comes before what the object holds."""
+    def _described(self, raw: Any, obj: Any, name: str) -> Value | Property:
+        """Return the value of a data descriptor, which takes precedence over the object's own attributes."""
         if type(raw) is property:
             if raw.fget is None:
-                raise Impure(f"{type(thing).__name__}.{name} cannot be read")
-            return Property(raw.fget, thing)
-        if isinstance(thing, Enum) and name in ("value", "name"):
-            return self.value_of(vars(thing)[f"_{name}_"])
+                raise Impure(f"{type(obj).__name__}.{name} cannot be read")
+            return Property(raw.fget, obj)
+        if isinstance(obj, Enum) and name in ("value", "name"):
+            return self.value_of(vars(obj)[f"_{name}_"])
         if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
-            return self._got(raw, thing, name)
-        raise Impure(f"{type(thing).__name__}.{name} is looked up by a {type(raw).__name__}")
+            return self._got(raw, obj, name)
+        raise Impure(f"{type(obj).__name__}.{name} is looked up through a {type(raw).__name__}")
 
-    def _got(self, raw: Any, thing: Any, name: str) -> Value:
+    def _got(self, raw: Any, obj: Any, name: str) -> Value:
         try:
-            return self.value_of(raw.__get__(thing, type(thing)))
+            return self.value_of(raw.__get__(obj, type(obj)))
         except AttributeError:
-            return self._missing(thing, name)
+            return self._missing(obj, name)
 
-    def _bound(self, raw: Any, thing: Any, kind: type) -> Value:
+    def _bound(self, raw: Any, obj: Any, kind: type) -> Value:
         raw = without_our_layers(raw)
         if type(raw) is staticmethod:
             return self.value_of(raw.__func__)
         if type(raw) is classmethod:
             return Value(objects=(MethodType(raw.__func__, kind),))
         if isinstance(raw, FunctionType):
-            return Value(objects=(MethodType(raw, thing),))
+            return Value(objects=(MethodType(raw, obj),))
         if hasattr(type(raw), "__get__"):
             if type(raw) is functools._lru_cache_wrapper:
-                raise Impure(f"keeps what {raw.__name__} has given (lru_cache)")
+                raise Impure(f"caches what {raw.__name__} returns (lru_cache)")
             if isinstance(inspect.getattr_static(type(raw), "__get__"), FunctionType):
-                raise Impure(f"{kind.__name__} has a {type(raw).__name__}, which looks up an attribute in its own way")
+                raise Impure(f"{kind.__name__} has a {type(raw).__name__}, which customises attribute lookup")
             if type(raw).__module__ != "builtins":
-                raise Impure(why_not(raw.__get__(thing, kind)))
-            return Value(objects=(raw.__get__(thing, kind),))
+                raise Impure(why_not(raw.__get__(obj, kind)))
+            return Value(objects=(raw.__get__(obj, kind),))
         return self.value_of(raw)
 
-    def _missing(self, thing: Any, name: str) -> Value:
-        kind = type(thing)
+    def _missing(self, obj: Any, name: str) -> Value:
+        kind = type(obj)
         for table in ("_parameters", "_buffers", "_modules"):  # of a torch module
-            held = (_dict_of(thing) or {}).get(table)
+            held = (_dict_of(obj) or {}).get(table)
             if isinstance(held, dict) and name in held:
                 self.study.containers[id(held)] = held
                 return self.value_of(held[name])
         hook = self._member(kind, "__getattr__")
         if isinstance(hook, FunctionType) and hook.__module__ != "torch.nn.modules.module":
-            return Value(made=(DelegatedAttribute(MethodType(hook, thing), name),))
+            return Value(made=(DelegatedAttribute(MethodType(hook, obj), name),))
         if hook is not ABSENT and not isinstance(hook, FunctionType):
-            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+            raise Impure(f"{kind.__name__} customises attribute lookup")
         raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
 
     def _member(self, kind: type, name: str) -> Any:
-        """Each class that has it, or may come to have it before another, is noted."""
+        """Return a class member, noting every class that has it or may come to define it earlier in the order."""
         for base in kind.__mro__:
             if not is_immutable(base):
                 self.study.names[id(base), name] = vars(base), name
@@ -238,7 +238,7 @@ class Objects:
     def _of_module(self, module: ModuleType, name: str) -> Value:
         held = vars(module)
         if type(module) is not ModuleType and of_the_program(type(module).__module__):
-            raise Impure(f"the module {module.__name__} looks up its names in a way of its own")
+            raise Impure(f"the module {module.__name__} customises attribute lookup")
         if name not in held:
             inner = sys.modules.get(f"{module.__name__}.{name}")
             if inner is None:
@@ -251,14 +251,14 @@ class Objects:
         meta = type(kind)
         own_way = meta.__getattribute__ is not type.__getattribute__ or self._member(meta, "__getattr__") is not ABSENT
         if own_way and meta.__module__ not in ("enum", "abc", "typing"):
-            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+            raise Impure(f"{kind.__name__} customises attribute lookup")
         if issubclass(kind, Enum) and name in kind.__members__:
             return self.value_of(kind.__members__[name])
         if meta.__getattribute__ is not type.__getattribute__:
-            raise Impure(f"{kind.__name__} looks up its attributes in a way of its own")
+            raise Impure(f"{kind.__name__} customises attribute lookup")
         raw, above = self._member(kind, name), self._member(meta, name)
         if above is not ABSENT and any(of_the_program(base.__module__) for base in inspect.getmro(meta)):
-            raise Impure(f"{kind.__name__} has {name} from a class of classes")
+            raise Impure(f"{kind.__name__} gets {name} from its metaclass")
         if raw is ABSENT:
             if name in ("__name__", "__qualname__", "__module__"):
                 return self.value_of(getattr(kind, name))
@@ -273,7 +273,7 @@ class Objects:
         if type(raw) is staticmethod:
             return self.value_of(raw.__func__)
         if isinstance(inspect.getattr_static(type(raw), "__get__", None), FunctionType):
-            raise Impure(f"{kind.__name__} has a {type(raw).__name__}, which looks up an attribute in its own way")
+            raise Impure(f"{kind.__name__} has a {type(raw).__name__}, which customises attribute lookup")
         return self.value_of(raw if isinstance(raw, FunctionType) else inspect.getattr_static(kind, name))
 
     def cell(self, cell: CellType) -> Value:
@@ -290,12 +290,12 @@ class Objects:
 
 
 def is_immutable(kind: type) -> bool:
-    """A class of Python or of a library in C, whose members cannot be set."""
+    """Return whether this is a class of Python or of a C library, whose members cannot be set."""
     return not kind.__flags__ & HEAP_TYPE
 
 
 class MissingAttribute(Exception):
-    """The program would meet an AttributeError."""
+    """Raised where the program would get an AttributeError."""
 
 
 class Property:
@@ -304,7 +304,7 @@ class Property:
 
 
 class DelegatedAttribute:
-    """An attribute that a __getattr__ of the program's own finds."""
+    """An attribute that the program's own __getattr__ looks up."""
 
     def __init__(self, hook: MethodType, name: str) -> None:
         self.hook, self.name = hook, name
@@ -315,41 +315,41 @@ def _is_plain_key(key: Any) -> bool:
     return is_plain(key) or (kind.__eq__ is object.__eq__ and kind.__hash__ in (object.__hash__, Enum.__hash__))
 
 
-def without_our_layers(thing: Any) -> Any:
-    """A function that hotlap stands around is the program's or the library's own."""
-    while _is_ours(thing) and hasattr(thing, "__wrapped__"):
-        thing = thing.__wrapped__
-    return thing
+def without_our_layers(obj: Any) -> Any:
+    """Return the program's or library's own function behind a wrapper of hotlap's."""
+    while _is_ours(obj) and hasattr(obj, "__wrapped__"):
+        obj = obj.__wrapped__
+    return obj
 
 
-def _is_ours(thing: Any) -> bool:
-    if type(thing) is FunctionType:
-        return str(thing.__globals__.get("__name__", "")).partition(".")[0] == OURS
-    return type(thing).__module__.partition(".")[0] == OURS
+def _is_ours(obj: Any) -> bool:
+    if type(obj) is FunctionType:
+        return str(obj.__globals__.get("__name__", "")).partition(".")[0] == OURS
+    return type(obj).__module__.partition(".")[0] == OURS
 
 
 def _usual_lookup(kind: type) -> bool:
-    """Of a class that is known to do nothing unusual."""
+    """Return whether the class's __getattribute__ is known to do nothing unusual."""
     owner = next(base for base in kind.__mro__ if "__getattribute__" in vars(base))
     if owner is SimpleNamespace:
         return True
     return owner.__module__.partition(".")[0] in ("builtins", "functools", "numpy", "torch")
 
 
-def _dict_of(thing: Any) -> dict[str, Any] | None:
-    """What an instance holds, looked up without running code of its class."""
+def _dict_of(obj: Any) -> dict[str, Any] | None:
+    """Return the instance dictionary, looked up without running code of the class."""
     try:
-        held = object.__getattribute__(thing, "__dict__")
+        held = object.__getattribute__(obj, "__dict__")
     except AttributeError:
         return None
     if type(held) is not dict:
-        raise Impure(f"{type(thing).__name__} keeps its attributes in a {type(held).__name__}")
+        raise Impure(f"{type(obj).__name__} keeps its attributes in a {type(held).__name__}")
     return held
 
 
 @functools.lru_cache(maxsize=4096)
 def of_the_program(module: Any) -> bool:
-    """Code that may change while the program runs: all but that of the libraries that the list is about."""
+    """Return whether a module may change while the program runs: any but the known libraries and Python's own."""
     if not isinstance(module, str):
         return True
     name = module.partition(".")[0]

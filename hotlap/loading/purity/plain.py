@@ -1,4 +1,4 @@
-"""Which objects that exist now are plain: numbers, text, tensors, arrays, images, tables, and containers of such."""
+"""Which existing objects are plain: numbers, text, tensors, arrays, images, tables, and containers of these."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hotlap.loading.purity.pure_operations import CONTAINERS, is_array, is_atom,
 DEEPEST = 12
 
 
-def is_plain(thing: Any, depth: int = 0) -> bool:
-    """All of it, however deep."""
-    kind = type(thing)
+def is_plain(obj: Any, depth: int = 0) -> bool:
+    """Return whether the object and everything inside it is plain."""
+    kind = type(obj)
     if is_atom(kind) or kind is bytearray:
         return True
     if is_table(kind):
-        return _is_plain_table(thing, depth)
+        return _is_plain_table(obj, depth)
     if is_array(kind):
-        if _has_attributes(thing):
+        if _has_attributes(obj):
             return False
-        return not _holds_objects(thing) or (depth < DEEPEST and _all_plain(thing.reshape(-1).tolist(), depth + 1))
+        return not _holds_objects(obj) or (depth < DEEPEST and _all_plain(obj.reshape(-1).tolist(), depth + 1))
     if kind in CONTAINERS:
-        return depth < DEEPEST and _all_plain(elements(thing), depth + 1)
-    return is_record(kind) and depth < DEEPEST and _all_plain(tuple(thing), depth + 1)
+        return depth < DEEPEST and _all_plain(elements(obj), depth + 1)
+    return is_record(kind) and depth < DEEPEST and _all_plain(tuple(obj), depth + 1)
 
 
 def elements(container: Any) -> Iterable[Any]:
@@ -34,7 +34,7 @@ def elements(container: Any) -> Iterable[Any]:
 
 
 def is_record(kind: type) -> bool:
-    """A named tuple without methods of its own."""
+    """Return whether this is a named tuple without methods of its own."""
     if not issubclass(kind, tuple) or not hasattr(kind, "_fields") or kind.__bases__ != (tuple,):
         return False
     own = {name for name, member in vars(kind).items() if isinstance(member, FunctionType | property | classmethod)}
@@ -42,7 +42,7 @@ def is_record(kind: type) -> bool:
 
 
 def _is_plain_table(table: Any, depth: int) -> bool:
-    """Of a pandas object, what its columns of Python objects hold."""
+    """Return whether a table is plain, including its columns of Python objects."""
     if not hasattr(table, "to_numpy"):
         return True
     columns = [column for _, column in table.items()] if getattr(table, "ndim", 1) > 1 else [table]
@@ -60,16 +60,16 @@ def _holds_objects(array: Any) -> bool:
 
 
 def _has_attributes(array: Any) -> bool:
-    """Of a tensor: some that the program has given it. A memory map has some of its library."""
+    """Return whether the program has set attributes on a tensor; those of a memory map are NumPy's."""
     return bool(getattr(array, "__dict__", None)) and not hasattr(array, "strides")
 
 
-def _all_plain(things: Iterable[Any], depth: int) -> bool:
-    """Many of one kind at once: one by one they take several times as long."""
-    kinds = set(map(type, things))
+def _all_plain(values: Iterable[Any], depth: int) -> bool:
+    """Return whether all values are plain; checking many of one type at once is several times as fast."""
+    kinds = set(map(type, values))
     if all(map(is_atom, kinds)):
         return True
-    several = list(things)
+    several = list(values)
     if kinds in ({tuple}, {list}):
         lengths = set(map(len, several))
         if len(lengths) == 1 and (length := lengths.pop()):

@@ -1,8 +1,8 @@
-"""The list of operations that are known to be pure: what they give depends on their arguments alone, and they leave
-nothing behind. What is not listed here is not known.
+"""The list of operations known to be pure: results depend on the arguments alone, and there are no side effects. An
+operation that is not listed is not known to be pure.
 
-Names are looked up in modules that the program has imported, and only what still belongs to the library counts: a
-function that the program has put in its place is the program's own.
+Names are looked up in modules that the program has imported, and count only if they still belong to the library: a
+replacement set by the program is the program's own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hotlap.loading.purity.values import Value
 
 class Gives(Enum):
     NEW = enum.auto()  # new memory
-    ALIAS = enum.auto()  # perhaps the memory of an argument
+    ALIAS = enum.auto()  # possibly the memory of an argument
     FILE = enum.auto()  # new memory, read from a file
     ORDERED = enum.auto()  # new memory; its last digits depend on the number of threads
 
@@ -43,7 +43,7 @@ ATOMS: tuple[type, ...] = (
 )
 CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque, OrderedDict, Counter, bytearray)
 
-# Of libraries, by name: they need not be imported.
+# Types of libraries, by name, so that the libraries need not be imported.
 ARRAYS = {
     "torch.Tensor",
     "torch.nn.parameter.Parameter",
@@ -116,7 +116,7 @@ METHODS = frozenset(
     "getvalue getbuffer namelist infolist".split()
 )  # fmt: skip
 
-# Methods that write into their object: pure where the call made it.
+# Methods that write into their object: pure if the call created it.
 WRITES = frozenset(
     "append extend insert remove pop popitem popleft appendleft extendleft clear update add discard setdefault "
     "sort reverse intersection_update difference_update symmetric_difference_update move_to_end subtract "
@@ -130,7 +130,7 @@ ORDERED_METHODS = frozenset(
     "sum mean std var prod norm matmul mm bmm mv dot outer inner cumsum cumprod logsumexp softmax log_softmax nansum "
     "nanmean trace det inverse".split()
 )
-OF_FILES = frozenset("read readline readlines seek tell close getvalue getbuffer".split())  # that the call has opened
+OF_FILES = frozenset("read readline readlines seek tell close getvalue getbuffer".split())  # opened by the call itself
 OF_CONTAINERS = frozenset(
     "append extend insert remove pop popitem popleft appendleft extendleft clear update add discard setdefault reverse "
     "intersection_update difference_update symmetric_difference_update move_to_end subtract".split()
@@ -143,7 +143,7 @@ _WRITING_OPERATORS = frozenset(
     "methodcaller".split()
 )
 
-# All functions of a module, but for the names behind it.
+# Modules whose functions are all pure, except for the names given.
 WHOLE_MODULES: dict[str, frozenset[str]] = {
     "math": frozenset(),
     "cmath": frozenset(),
@@ -285,7 +285,7 @@ _BY_NAME: dict[Gives, list[str]] = {
     ],
 }  # fmt: skip
 
-# Classes whose objects are called, and what they do depends on their attributes alone.
+# Classes of callable objects whose results depend on their attributes and arguments alone.
 CALLED = frozenset(
     f"torchvision.transforms.transforms.{name}"
     for name in "ToTensor PILToTensor ConvertImageDtype Normalize Resize CenterCrop Pad Grayscale FiveCrop TenCrop "
@@ -300,7 +300,7 @@ CALL_EACH = frozenset(
     "torchvision.transforms.transforms.Compose torchvision.transforms.v2._container.Compose".split()
 )  # fmt: skip
 
-# Datasets of a library whose items are made from these attributes alone, and from a function in the last.
+# Library datasets whose items are made from these attributes alone, and from a function in the last.
 TABLES_OF_ITEMS = {
     "datasets.arrow_dataset.Dataset": (
         *("_data", "_indices", "_format_type", "_format_columns", "_output_all_columns", "_fingerprint"),
@@ -308,7 +308,7 @@ TABLES_OF_ITEMS = {
     ),
 }
 
-# Why something is not on the list, where that can be said better than "it is not known".
+# Why something is not on the list, if there is a better reason than "not known to be pure".
 WHY = {
     "random": "draws random numbers",
     "numpy.random": "draws random numbers",
@@ -318,12 +318,12 @@ WHY = {
     "warnings": "warns",
     "_warnings": "warns",
     "threading": "uses threads",
-    "multiprocessing": "asks which process it runs in",
-    "torch.utils.data._utils.worker": "asks which worker it runs in",
-    "os": "asks the operating system",
-    "posix": "asks the operating system",
+    "multiprocessing": "checks which process it runs in",
+    "torch.utils.data._utils.worker": "checks which worker it runs in",
+    "os": "queries the operating system",
+    "posix": "queries the operating system",
     "contextvars": "reads a context variable",
-    "sqlite3": "asks a database",
+    "sqlite3": "queries a database",
     "subprocess": "starts a process",
     "socket": "uses the network",
     "requests": "uses the network",
@@ -335,7 +335,7 @@ DRAWING = frozenset(
 
 
 class _remembered:  # noqa: N801 it decorates
-    """Of each class asked once. A plain dictionary is twice as fast as what functools has."""
+    """Caches a question about a class. A plain dictionary is twice as fast as functools' cache."""
 
     def __init__(self, question: Callable[[type], bool]) -> None:
         self._question, self._answers = question, dict[type, bool]()
@@ -361,7 +361,7 @@ def is_array(kind: type) -> bool:
 
 @_remembered
 def is_atom(kind: type) -> bool:
-    """Cannot be written into, and has the methods of its library alone."""
+    """Return whether values of this class are immutable, with only the methods of their library."""
     if kind in ATOMS:
         return True
     if issubclass(kind, PurePath):
@@ -374,21 +374,21 @@ def is_atom(kind: type) -> bool:
     return type_name(kind) in OTHER_ATOMS
 
 
-def same_atom(one: Any, other: Any) -> bool:
-    """Of one type; 0.0 is not -0.0, and NaN equals the NaN of the same bits."""
-    if isinstance(one, int | str | bytes):
-        return bool(one == other)
-    if isinstance(one, float):
-        return pack("d", one) == pack("d", other)
-    if isinstance(one, complex):
-        return pack("dd", one.real, one.imag) == pack("dd", other.real, other.imag)
-    if isinstance(one, Pattern):  # what it shows of itself is cut
-        return (one.pattern, one.flags) == (other.pattern, other.flags)
-    if isinstance(one, Match):
-        return one.string == other.string and one.regs == other.regs and same_atom(one.re, other.re)
-    if hasattr(one, "tobytes"):
-        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
-    return repr(one) == repr(other)
+def same_atom(left: Any, right: Any) -> bool:
+    """Return whether two atoms of one type are the same: 0.0 is not -0.0, and NaN equals the NaN of the same bits."""
+    if isinstance(left, int | str | bytes):
+        return bool(left == right)
+    if isinstance(left, float):
+        return pack("d", left) == pack("d", right)
+    if isinstance(left, complex):
+        return pack("dd", left.real, left.imag) == pack("dd", right.real, right.imag)
+    if isinstance(left, Pattern):  # its repr is truncated
+        return (left.pattern, left.flags) == (right.pattern, right.flags)
+    if isinstance(left, Match):
+        return left.string == right.string and left.regs == right.regs and same_atom(left.re, right.re)
+    if hasattr(left, "tobytes"):
+        return bool(left.dtype == right.dtype and left.tobytes() == right.tobytes())
+    return repr(left) == repr(right)
 
 
 @_remembered
@@ -404,7 +404,7 @@ _METHOD_KINDS += (type(int.__add__), classmethod, staticmethod)  # type: ignore[
 
 
 def is_method(name: str) -> bool:
-    """Of some plain value, and not one of the pure ones."""
+    """Return whether some plain value has a method of this name that is not listed as pure."""
     return name not in METHODS and name in _methods(len(sys.modules))
 
 
@@ -427,7 +427,7 @@ _modules_at = -1
 
 
 def rule_of(function: Any) -> Gives | None:
-    """What a function of a library gives, where it is on the list."""
+    """Return what a library function gives if it is on the list, else None."""
     global _modules_at
     if len(sys.modules) != _modules_at:
         _fill()
@@ -453,12 +453,12 @@ def _by_module(function: Any) -> Gives | None:
 
 
 def genuine_of(library: str, function: Any) -> bool:
-    """Whether a function is this library's own, and not one that a program has put in its place."""
+    """Return whether a function is this library's own, and not a replacement by the program."""
     return str(getattr(function, "__module__", "")).partition(".")[0] == library and genuine(function)
 
 
 def genuine(function: Any) -> bool:
-    """Whether it belongs to the module whose name it bears, and was not put there by somebody else."""
+    """Return whether a function belongs to the module that it names, and was not put there by others."""
     if not isinstance(function, FunctionType):
         return not isinstance(function, type) or not _is_heap_type_of_the_program(function)
     name, file = function.__module__, function.__code__.co_filename
@@ -469,14 +469,14 @@ def genuine(function: Any) -> bool:
 
 
 def _is_heap_type_of_the_program(kind: type) -> bool:
-    """A class that bears the name of a module it is not in."""
+    """Return whether a class names a module that it is not in."""
     module = sys.modules.get(kind.__module__)
     return module is not None and getattr(module, kind.__name__, kind) is not kind
 
 
 @lru_cache(maxsize=256)
 def _folder(package: str) -> str | None:
-    """Where the code of a package or module lies."""
+    """Return the folder of a package or the file of a module."""
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is None or (package in sys.stdlib_module_names and not in_the_standard_library(file)):
         return None
@@ -484,7 +484,7 @@ def _folder(package: str) -> str | None:
 
 
 def in_the_standard_library(file: str) -> bool:
-    """A module of the program may bear the name of one of these."""
+    """Return whether the file is in the standard library; a module of the program may share its name."""
     return file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
 
 
@@ -497,12 +497,12 @@ def _is_ufunc_of_a_library(function: Any) -> bool:
     return any(getattr(space, function.__name__, None) is function for space in spaces)
 
 
-# Parameters into which a function writes, and flags by which it writes into its first.
+# Parameters that a function writes into, and flags that make it write into its first argument.
 _OUTPUTS = frozenset("out dst output".split())
 _IN_PLACE_FLAGS = frozenset(
     "inplace in_place overwrite_input overwrite_a overwrite_b overwrite_x overwrite_data".split()
 )
-_OUT_AT = {"dot": 2, "concatenate": 2}  # of functions that do not show their parameters
+_OUT_AT = {"dot": 2, "concatenate": 2}  # for functions without a signature
 _METHOD_OUT_AT = {
     **dict.fromkeys("sum mean std var prod cumsum cumprod clip take compress".split(), 2),
     **dict.fromkeys("round dot max min argmax argmin any all choose ptp".split(), 1),
@@ -511,7 +511,7 @@ _METHOD_OUT_AT = {
 
 
 def written_by(function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[Value]:
-    """The arguments into which a function of the list writes."""
+    """Return the arguments that a listed function writes into."""
     given = dict(zip(_parameters(function), args, strict=False)) | dict(kwargs)
     if any(argument.spread for argument in args) and not given.keys().isdisjoint(_OUTPUTS | _IN_PLACE_FLAGS):
         return list(args)
@@ -538,7 +538,7 @@ def written_by_method(name: str, args: Sequence[Value], kwargs: Mapping[str, Val
 
 @lru_cache(maxsize=512)
 def _parameters(function: Any) -> tuple[str, ...]:
-    """The names of its positional parameters, as far as they are known."""
+    """Return the names of a function's parameters, as far as they are known."""
     numbers = sys.modules.get("numpy")
     if numbers is not None and isinstance(function, numbers.ufunc):
         return (*(f"x{at}" for at in range(function.nin)), *["out"] * function.nout)
@@ -560,13 +560,13 @@ def _fill() -> None:
 
 
 def _resolved(name: str) -> Any:
-    """The object of that dotted name, where all of it is imported; a module may import others when it is asked."""
+    """Return the object of a dotted name if all of it is imported, without triggering lazy imports of modules."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(parts[:cut]))
         if found is not None:
-            for part in parts[cut:]:
-                found = vars(found).get(part) if isinstance(found, ModuleType) else getattr(found, part, None)
+            for attribute in parts[cut:]:
+                found = vars(found).get(attribute) if isinstance(found, ModuleType) else getattr(found, attribute, None)
                 if found is None:
                     break
             return found
@@ -574,12 +574,12 @@ def _resolved(name: str) -> Any:
 
 
 def why_not(function: Any) -> str:
-    """The reason that a person would give, or that it is not known."""
+    """Return the known reason why a function is impure, or that it is not known to be pure."""
     return known_reason(function) or f"calls {_full_name(function)}, which is not known to be pure"
 
 
 def known_reason(function: Any) -> str | None:
-    """What is known of it that makes it impure."""
+    """Return the reason why a function is known to be impure, or None."""
     owner = getattr(function, "__self__", None)
     kind = type(owner).__name__
     if owner is not None and ("Generator" in kind or kind in ("Random", "RandomState", "SystemRandom")):
@@ -613,7 +613,7 @@ def _draws(name: str) -> bool:
 
 
 def draws_globally(function: Any) -> bool:
-    """From one of the streams that torch seeds in a worker: torch's, NumPy's global one, that of `random`."""
+    """Return whether it draws from a stream that torch seeds in a worker: torch's, NumPy's global one or `random`'s."""
     owner = getattr(function, "__self__", None)
     if owner is not None and _is_global(owner):
         return getattr(function, "__name__", "") not in ("seed", "setstate", "set_state", "getstate", "get_state")

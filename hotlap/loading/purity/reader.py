@@ -1,7 +1,8 @@
-"""Reads the code of functions without running it, statement by statement, with what is known of every value.
+"""Reads the code of functions without running it, statement by statement, tracking what is known of every value.
 
-All ways through the code are followed but those that the state it reads rules out (`if self.augment:` where that is
-False): a change of that state ends what relies on this. What is not known to be pure ends the reading, with its line.
+All paths through the code are followed except those that the state rules out (`if self.augment:` when that is False);
+if that state changes, the conclusions no longer hold. Code that is not known to be pure ends the reading, with its
+line.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from hotlap.loading.purity.study import Impure, Study, reference
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, flat, fresh, sequence
 
 DEEPEST_CALLS = 24
-ROUNDS = 6  # of a loop, until nothing more is learned
+ROUNDS = 6  # at most, through a loop, until nothing more is learned
 Names = dict[str, Value]
 OF_ARRAYS = frozenset("T mT H mH data real imag flat nbytes itemsize strides is_cuda layout".split())
 OF_IMAGES = frozenset("size width height mode".split())
@@ -44,12 +45,12 @@ class Frame:
     def __init__(self, function: FunctionType, names: Names, definition: Definition, parent: Frame | None) -> None:
         self.function, self.names, self.definition, self.parent = function, names, definition, parent
         self.returned: list[Value] = []
-        self.left: list[list[Names]] = []  # of each loop: what is known where it is left or goes on early
-        self.tries: list[list[Names]] = []  # of each try: what is known wherever an error may be met
+        self.left: list[list[Names]] = []  # per loop: what is known at each break and continue
+        self.tries: list[list[Names]] = []  # per try: what is known wherever an error may occur
         self.foreign: set[str] = set()  # names declared global or nonlocal
         self.line = definition.lineno
         self.changed = 0  # when a value was last written into
-        self.kept = False  # a function that it made may read it later
+        self.captured = False  # whether a closure may read it later
         self.cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
 
 
@@ -57,17 +58,19 @@ class Reader(Calls):
     def __init__(self, study: Study) -> None:
         self.study, self.objects = study, Objects(study)
         self.frames: list[Frame] = []
-        self._all_frames: list[Frame] = []  # also of functions that have returned: closures hold them
+        self._all_frames: list[Frame] = []  # including those of functions that have returned, which closures hold
         self._results: dict[Any, Value] = {}
         self._later: dict[tuple[int, str], Value] = {}  # attributes that the first fetch sets
         self._looked_at: set[tuple[int, str]] = set()  # attributes read before they were set
-        self._in_guard = False  # reads whether an attribute must be set
-        self._undecided = 0  # conditions around, of which is not known whether they hold
-        self._stores = 0  # writes into what the call made: the clock of changes
-        self._fields_changed: list[tuple[int, int]] = []  # of objects that the call made: when, and when it made them
+        self._in_guard = False  # reading a condition on whether an attribute must be set
+        self._undecided = 0  # number of enclosing conditions that may or may not hold
+        self._stores = 0  # writes into what the call created: the clock of changes
+        self._fields_changed: list[
+            tuple[int, int]
+        ] = []  # of created objects: when a field changed, and when the object was created
 
     def end(self) -> None:
-        """What it holds holds each other: without this a dataset would live until garbage is collected."""
+        """Break the reference cycles, which would keep a dataset alive until garbage collection."""
         for frame in self._all_frames:
             vars(frame).clear()
         for held in (self.frames, self._all_frames, self._results, self._later):
@@ -77,12 +80,12 @@ class Reader(Calls):
     # Functions
 
     def follow(self, function: FunctionType, args: Sequence[Value], kwargs: Names) -> Value:
-        """What a call of a Python function gives."""
+        """Return the result of calling a Python function."""
         key = (
             function.__code__,
             id(function),
-            tuple(a.key() for a in args),
-            tuple((n, v.key()) for n, v in kwargs.items()),
+            tuple(argument.key() for argument in args),
+            tuple((name, value.key()) for name, value in kwargs.items()),
         )
         if key in self._results:
             return self._results[key]
@@ -133,7 +136,7 @@ class Reader(Calls):
         finally:
             self.frames.pop()
             self.study.depth = len(self.frames)
-            if not frame.kept:
+            if not frame.captured:
                 self._all_frames.remove(frame)
             self._in_guard = in_guard
 
@@ -165,7 +168,7 @@ class Reader(Calls):
         for value in (*args, *kwargs.values()):
             self._need_read(value)
         if any(argument.spread for argument in args[: len(positional)]):
-            raise Impure("calls a function with * of something whose length is not known")
+            raise Impure("calls a function with * of a value whose length is not known")
         names.update(zip(positional, args, strict=False))
         for name in (*positional, *(parameter.arg for parameter in parameters.kwonlyargs)):
             if name in rest:
@@ -183,7 +186,7 @@ class Reader(Calls):
     # Statements
 
     def _block(self, statements: Sequence[ast.stmt]) -> bool:
-        """Whether its end is reached."""
+        """Return whether the end of the block is reached."""
         return all(self._statement(statement) for statement in statements)
 
     def _statement(self, node: ast.stmt) -> bool:
@@ -191,11 +194,11 @@ class Reader(Calls):
         self.study.check_time()
         read = getattr(self, f"_{type(node).__name__}", None)
         if read is None:
-            raise Impure(f"has a statement that is not read ({type(node).__name__.lower()})")
+            raise Impure(f"has a statement that is not supported ({type(node).__name__.lower()})")
         try:
             return (read(node) if isinstance(node, COMPOUND) else self._settled(lambda: read(node))) is not False
         except MissingAttribute:
-            return False  # the program meets an error here
+            return False  # the program raises an error here
         finally:
             for met in self.frame.tries:
                 met.append(dict(self.frame.names))
@@ -204,7 +207,7 @@ class Reader(Calls):
     def frame(self) -> Frame:
         return self.frames[-1]
 
-    def _Expr(self, node: ast.Expr) -> None:  # noqa: N802 by the name of its node, as all that follow
+    def _Expr(self, node: ast.Expr) -> None:  # noqa: N802 named after its node, like all that follow
         self.evaluate(node.value)
 
     def _Pass(self, node: ast.Pass) -> None:  # noqa: N802
@@ -290,7 +293,7 @@ class Reader(Calls):
             return self._block(node.orelse)
 
         def begin() -> None:
-            """What is iterated over may be changed by the loop itself."""
+            """Evaluate the iterable again, which the loop itself may change."""
             nonlocal element
             element = either([element, self.iterated(self.evaluate(node.iter))])
             self.assign(node.target, element)
@@ -311,7 +314,7 @@ class Reader(Calls):
             frame.names = _joined([before, *reached, *frame.left.pop()])
             if _same_names(before, frame.names):
                 return self._block(after) if after else True
-        raise Impure("has a loop whose values keep changing in kind")
+        raise Impure("has a loop whose values do not settle")
 
     def _leave_loop(self) -> bool:
         self.frame.left[-1].append(dict(self.frame.names))
@@ -328,7 +331,7 @@ class Reader(Calls):
             value = self._settled(lambda item=item: self.evaluate(item.context_expr))  # type: ignore[misc]
             self.need_plain(value)
             if not value.own:
-                raise Impure(f"leaves {ast.unparse(item.context_expr)}, which outlives the call")
+                raise Impure(f"uses `with` on {ast.unparse(item.context_expr)}, which outlives the call")
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, value)
         return self._block(node.body)
@@ -340,7 +343,7 @@ class Reader(Calls):
         with self._perhaps():
             going = self._block(node.body)
             if self.study.reads_files and not all(_raises(handler) for handler in node.handlers):
-                raise Impure("goes on where a file cannot be read, and it may come to be there")
+                raise Impure("continues if a file cannot be read, which may appear later")
             self.study.reads_files |= before
             self.frame.tries.pop()
             reached = [dict(self.frame.names)] if going and self._block(node.orelse) else []
@@ -370,7 +373,7 @@ class Reader(Calls):
         package = self.frame.function.__globals__.get("__package__") or ""
         parts = package.split(".")
         base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
-        name = ".".join(part for part in (base, node.module or "") if part)
+        name = ".".join(component for component in (base, node.module or "") if component)
         module = sys.modules.get(name)
         if module is None:
             raise Impure(f"imports {name} when an item is fetched")
@@ -409,7 +412,7 @@ class Reader(Calls):
             self._need_read(value)
             self.need_own(owner, target.value)
             if owner.array and isinstance(key.known, str):
-                raise Impure(f"writes into {ast.unparse(target.value)}, of which is not known what it is")
+                raise Impure(f"writes into {ast.unparse(target.value)}, whose type is not known")
             if not owner.array:
                 self.put_into_a_container(value)
         elif isinstance(target, ast.Attribute):
@@ -435,7 +438,12 @@ class Reader(Calls):
 
     def _set_attribute(self, target: ast.Attribute, value: Value) -> None:
         owner = self.evaluate(target.value)
-        if owner.made and not owner.objects and not owner.plain and all(isinstance(o, Instance) for o in owner.made):
+        if (
+            owner.made
+            and not owner.objects
+            and not owner.plain
+            and all(isinstance(made, Instance) for made in owner.made)
+        ):
             for made in owner.made:
                 member = self.objects._member(made.kind, target.attr)
                 if hasattr(type(member), "__set__") and not isinstance(member, MemberDescriptorType):
@@ -447,12 +455,12 @@ class Reader(Calls):
         raise Impure(f"sets {ast.unparse(target)}, which outlives the call")
 
     def _opens(self, owner: Value, name: str, value: Value) -> bool:
-        """Whether this is a file that is opened when the first item is fetched, and is the same for all items."""
+        """Return whether this sets a file that is opened at the first fetch and is the same for all items."""
         if len(owner.objects) != 1 or owner.plain or owner.made or not value.steady or not self.is_handle(value):
             return False
         holder = owner.objects[0]
         if (id(holder), name) not in self._later and (self._undecided or (id(holder), name) in self._looked_at):
-            return False  # an item would depend on those that were fetched before
+            return False  # an item would depend on those fetched before it
         by_default = self.objects._member(type(holder), name)
         if by_default is not ABSENT and by_default is not None:
             return False
@@ -465,7 +473,7 @@ class Reader(Calls):
     def evaluate(self, node: ast.expr) -> Value:
         read = getattr(self, f"_{type(node).__name__}", None)
         if read is None:
-            raise Impure(f"has an expression that is not read ({type(node).__name__.lower()})")
+            raise Impure(f"has an expression that is not supported ({type(node).__name__.lower()})")
         value: Value = read(node)
         return value
 
@@ -488,15 +496,15 @@ class Reader(Calls):
         inside = function.__globals__.get("__builtins__", {})
         names = inside if isinstance(inside, dict) else vars(inside)
         if node.id in names:
-            self.study.names[id(function.__globals__), node.id] = function.__globals__, node.id  # it may get its own
+            self.study.names[id(function.__globals__), node.id] = function.__globals__, node.id  # it may be added there
             self.study.names[id(names), node.id] = names, node.id
             return self.objects.value_of(names[node.id])
         if node.id in function.__code__.co_varnames or node.id in function.__code__.co_cellvars:
-            return NOTHING  # not set on this way
+            return NOTHING  # not set on this path
         raise Impure(f"uses the name {node.id}, which is not defined yet")
 
     def _JoinedStr(self, node: ast.JoinedStr) -> Value:  # noqa: N802
-        return fresh(*(self._plainly(part) for part in node.values))
+        return fresh(*(self._plainly(piece) for piece in node.values))
 
     def _FormattedValue(self, node: ast.FormattedValue) -> Value:  # noqa: N802
         if node.format_spec is not None:
@@ -511,8 +519,10 @@ class Reader(Calls):
     def _several(self, node: ast.Tuple | ast.List) -> Value:
         if any(isinstance(element, ast.Starred) for element in node.elts):
             values = [
-                self.iterated(self.evaluate(o.value)) if isinstance(o, ast.Starred) else self.evaluate(o)
-                for o in node.elts
+                self.iterated(self.evaluate(element.value))
+                if isinstance(element, ast.Starred)
+                else self.evaluate(element)
+                for element in node.elts
             ]
             return container(either(values))
         return sequence(self.evaluate(element) for element in node.elts)
@@ -540,7 +550,7 @@ class Reader(Calls):
         return self.load_attribute(owner, self._mangled(node.attr))
 
     def _mangled(self, name: str) -> str:
-        """As Python spells a private name inside a class."""
+        """Return a private name as Python mangles it inside a class."""
         if not name.startswith("__") or name.endswith("__"):
             return name
         names = set(_names_in(self.frame.function.__code__))
@@ -555,7 +565,7 @@ class Reader(Calls):
 
     def load_attribute(self, owner: Value, name: str) -> Value:
         found = []
-        missing: str | None = None  # not the error: it would hold the frames, and they it
+        missing: str | None = None  # not the error itself, which would form a cycle with its frames
         if owner.plain:
             found.append(self._of_plain(owner, name))
         for holder in owner.objects:
@@ -575,16 +585,16 @@ class Reader(Calls):
         if is_record(type(owner.known)) and name in owner.known._fields:
             return self.objects.value_of(getattr(owner.known, name))
         if owner.known is not UNKNOWN and not _is_of_values(owner.known, name):
-            raise Impure(f"reads .{name} of a {type(owner.known).__name__}, whose changes would not be seen")
+            raise Impure(f"reads .{name} of a {type(owner.known).__name__}, whose changes would go unnoticed")
         if is_method(name):
-            raise Impure(f"hands on the method .{name}() of a value, of which is not known what becomes")
+            raise Impure(f"passes on the method .{name}() of a value, and what is done with it is not known")
         found = replace(alias(owner), array=owner.array and name in ("T", "data", "mT", "H", "real", "imag"))
         return either([found, *owner.parts()])
 
-    def _of_object(self, thing: Any, name: str) -> Value:
-        later = self._later.get((id(thing), name))
+    def _of_object(self, holder: Any, name: str) -> Value:
+        later = self._later.get((id(holder), name))
         try:
-            found = self.objects.attribute(thing, name)
+            found = self.objects.attribute(holder, name)
         except MissingAttribute:
             if later is None:
                 raise
@@ -599,7 +609,7 @@ class Reader(Calls):
     def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
         loaded = len(self.study.loads)
         owner, key = self.evaluate(node.value), self.evaluate(node.slice)
-        first = key.items[0] if key.items else key.element  # of x[i, 0], or of several items at once
+        first = key.items[0] if key.items else key.element  # for x[i, 0], or for several items at once
         by_row = key.item or (first is not None and first.item)
         if is_direct(node.value) and (by_row or _has_at(owner.known, key.known)):
             self.study.looked_up(owner, loaded, by_row)
@@ -619,7 +629,7 @@ class Reader(Calls):
         return either(found)
 
     def _Slice(self, node: ast.Slice) -> Value:  # noqa: N802
-        parts = [self._plainly(part) for part in (node.lower, node.upper, node.step) if part is not None]
+        parts = [self._plainly(bound) for bound in (node.lower, node.upper, node.step) if bound is not None]
         return fresh(*parts)
 
     def _Starred(self, node: ast.Starred) -> Value:  # noqa: N802
@@ -676,28 +686,30 @@ class Reader(Calls):
             and (same := _identical(*values)) is not None
         ):
             return Value(plain=True, known=same is isinstance(node.ops[0], ast.Eq))
-        for op, one, other in zip(node.ops, values, values[1:], strict=False):
+        for op, left, right in zip(node.ops, values, values[1:], strict=False):
             if not isinstance(op, ast.Is | ast.IsNot):
-                self._need_compared(op, one, other)
+                self._need_compared(op, left, right)
         if len(node.ops) == 1 and all(is_atom(type(value.known)) and value.known is not UNKNOWN for value in values):
             return self._compared(node.ops[0], values[0].known, values[1].known, values)
         return fresh(*values, array=any(value.array for value in values))
 
-    def _need_compared(self, op: ast.cmpop, one: Value, other: Value) -> None:
+    def _need_compared(self, op: ast.cmpop, left: Value, right: Value) -> None:
         if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
-            self.need_comparable(one)
+            self.need_comparable(left)
         else:
-            self.need_plain(one)
+            self.need_plain(left)
         if isinstance(op, ast.Eq | ast.NotEq):
-            self.need_comparable(other)
+            self.need_comparable(right)
         else:
-            self.need_plain(other)
+            self.need_plain(right)
 
-    def _compared(self, op: ast.cmpop, one: Any, other: Any, values: list[Value]) -> Value:
-        if isinstance(op, ast.Eq | ast.NotEq) and type(one) in (int, str, bool, float, type(None)):
-            return Value(plain=True, known=(one == other) is isinstance(op, ast.Eq))
-        if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and {type(one), type(other)} <= {int, float}:
-            known = {ast.Lt: one < other, ast.LtE: one <= other, ast.Gt: one > other, ast.GtE: one >= other}[type(op)]
+    def _compared(self, op: ast.cmpop, left: Any, right: Any, values: list[Value]) -> Value:
+        if isinstance(op, ast.Eq | ast.NotEq) and type(left) in (int, str, bool, float, type(None)):
+            return Value(plain=True, known=(left == right) is isinstance(op, ast.Eq))
+        if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and {type(left), type(right)} <= {int, float}:
+            known = {ast.Lt: left < right, ast.LtE: left <= right, ast.Gt: left > right, ast.GtE: left >= right}[
+                type(op)
+            ]
             return Value(plain=True, known=known)
         return fresh(*values)
 
@@ -717,7 +729,7 @@ class Reader(Calls):
             if default is not None
         }
         for frame in _with_parents(self.frame):
-            frame.kept = True
+            frame.captured = True
         return Value(made=(Closure(node, self.frame, (defaults, by_name)),))
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
@@ -734,7 +746,7 @@ class Reader(Calls):
         return container(value)
 
     def _inside(self, generators: Sequence[ast.comprehension], wanted: Sequence[ast.expr]) -> list[Value]:
-        """Round after round, as a loop: what one of them changes the next may see."""
+        """Read a comprehension in rounds, as a loop, since each round may see the changes of the last."""
         inner = {
             node.id for generator in generators for node in ast.walk(generator.target) if isinstance(node, ast.Name)
         }
@@ -765,7 +777,7 @@ class Reader(Calls):
         return [self.evaluate(expression) for expression in wanted]
 
     def repeated(self, read: Callable[[], Value]) -> Value:
-        """Of what runs any number of times, until nothing more is learned."""
+        """Read code that runs any number of times, until nothing more is learned."""
         found = NOTHING
         for _ in range(ROUNDS):
             before, began = dict(self.frame.names), self._stores
@@ -774,19 +786,19 @@ class Reader(Calls):
             self.frame.names = _joined([before, self.frame.names])
             if _same_names(before, self.frame.names) and not self._changed_since(began):
                 return found
-        raise Impure("has a loop whose values keep changing in kind")
+        raise Impure("has a loop whose values do not settle")
 
     def _settled(self, read: Callable[[], Any]) -> Any:
-        """What is written into while an expression is read may have been read before in it."""
+        """Read an expression again while it changes values, since it may have read them before it wrote."""
         for _ in range(ROUNDS):
             began = self._stores
             found = read()
             if not self._changed_since(began):
                 return found
-        raise Impure("has an expression whose values keep changing in kind")
+        raise Impure("has an expression whose values do not settle")
 
     def _changed_since(self, began: int) -> bool:
-        """Of what there was at that time."""
+        """Return whether anything that existed at that time has changed since."""
         if self._stores == began:
             return False
         if any(when > began >= made for when, made in self._fields_changed):
@@ -802,18 +814,18 @@ class Reader(Calls):
             self._undecided -= 1
 
     def iterated(self, value: Value) -> Value:
-        """Any of its elements."""
+        """Return the value of any of its elements."""
         found: list[Value] = []
         if value.plain:
             found.append(self.objects.element_of(value))
         for candidate in value.objects:
             found.append(self.iterated_object(candidate))
         if value.made:
-            raise Impure("iterates over an object that it makes")
+            raise Impure("iterates over an object that it creates")
         return either(found)
 
     def put_into_a_container(self, *values: Value) -> None:
-        """A container that the call made was written into. Which one is not followed: it may be any of them."""
+        """Note a write into a container that the call created; which one is not tracked, so it may be any."""
         self._stores += 1
         for value in values:
             self._need_read(value)
@@ -854,14 +866,14 @@ class Reader(Calls):
 
 
 def _is_of_values(known: Any, name: str) -> bool:
-    """Whether an attribute follows from the values and the form of an array or image, which are compared."""
+    """Return whether an attribute follows from the values and form of an array or image, which are compared."""
     if is_array(type(known)):
         return name in FORM or name in OF_ARRAYS
     return not hasattr(known, "getbands") or name in OF_IMAGES
 
 
 def _has_at(container: Any, key: Any) -> bool:
-    """Whether a container has an element under a key that is known, which is then read as a value of its own."""
+    """Return whether a container has an element under a known key, which is then read as a separate value."""
     if key is UNKNOWN or type(container) not in (list, tuple, dict):
         return False
     if isinstance(container, dict):
@@ -869,13 +881,13 @@ def _has_at(container: Any, key: Any) -> bool:
     return isinstance(key, int) and -len(container) <= key < len(container)
 
 
-def _identical(one: Value, other: Value) -> bool | None:
-    """Of two single objects that are equal only to themselves."""
-    if any(len(this.objects) != 1 or this.plain or this.made for this in (one, other)):
+def _identical(left: Value, right: Value) -> bool | None:
+    """Return whether two objects that equal only themselves are identical; None if that is not known."""
+    if any(len(value.objects) != 1 or value.plain or value.made for value in (left, right)):
         return None
-    if not all(equal_to_itself_alone(this.objects[0]) for this in (one, other)):
+    if not all(equal_to_itself_alone(value.objects[0]) for value in (left, right)):
         return None
-    return one.objects[0] is other.objects[0]
+    return left.objects[0] is right.objects[0]
 
 
 def _joined(several: Sequence[Names]) -> Names:
@@ -883,8 +895,8 @@ def _joined(several: Sequence[Names]) -> Names:
     return {name: either(branch[name] for branch in several if name in branch) for name in names}
 
 
-def _same_names(some: Names, others: Names) -> bool:
-    return some.keys() == others.keys() and all(some[name].key() == others[name].key() for name in some)
+def _same_names(left: Names, right: Names) -> bool:
+    return left.keys() == right.keys() and all(left[name].key() == right[name].key() for name in left)
 
 
 def _with_parents(frame: Frame | None) -> Iterator[Frame]:
@@ -911,5 +923,5 @@ def _loaded(target: ast.expr) -> ast.expr:
 
 
 def _raises(handler: ast.ExceptHandler) -> bool:
-    """Whether the program meets the error all the same."""
+    """Return whether the handler raises in the end."""
     return isinstance(handler.body[-1], ast.Raise)

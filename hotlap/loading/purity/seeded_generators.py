@@ -1,6 +1,6 @@
-"""Generators of random numbers that the call itself makes, from a seed of its own: what they draw is decided by that.
+"""Random number generators that the call itself creates from a seed, which decides what they draw.
 
-One that is made without a seed takes it from chance, but for torch's, which begins with a number of its own.
+Without a seed they are seeded at random, except for torch's, which starts with a fixed seed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hotlap.loading.purity.values import Value
 
 
 class SeededGenerator:
-    """It is the same whichever it is: nothing is known of what it will draw but that a seed decides it."""
+    """Stands for any such generator: all that is known is that a seed decides what it will draw."""
 
 
 BEGINS_BY_ITSELF = "torch._C.Generator"
@@ -41,10 +41,10 @@ DRAWING = frozenset(
 )
 
 
-def makes_generator(thing: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
-    """Whether a call of it gives a generator that a seed has decided."""
-    name = type_name(thing) if isinstance(thing, type) else _name_of_compiled(thing)
-    if name not in MAKERS or not genuine(thing):
+def makes_generator(function: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Return whether a call of the function creates a seeded generator."""
+    name = type_name(function) if isinstance(function, type) else _name_of_compiled(function)
+    if name not in MAKERS or not genuine(function):
         return False
     values = [*args, *kwargs.values()]
     if name == BEGINS_BY_ITSELF:
@@ -52,13 +52,13 @@ def makes_generator(thing: Any, args: Sequence[Value], kwargs: Mapping[str, Valu
     return len(values) == 1 and _is_seed(values[0])
 
 
-def _name_of_compiled(thing: Any) -> str:
-    python = isinstance(thing, FunctionType)
-    return "" if python else f"{getattr(thing, '__module__', '')}.{getattr(thing, '__name__', '')}"
+def _name_of_compiled(function: Any) -> str:
+    python = isinstance(function, FunctionType)
+    return "" if python else f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', '')}"
 
 
 def _is_seed(value: Value) -> bool:
-    """What may turn out to be None is found when items are fetched a second time."""
+    """Return whether the value is a seed; one that may be None shows when items are fetched a second time."""
     return value.plain and value.known is not None and not value.objects and not value.made
 
 
@@ -67,10 +67,10 @@ def is_seeded(value: Value | None) -> bool:
 
 
 def require_known(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
-    """Of a method of such a generator."""
+    """Raise Impure unless a call of this method of a seeded generator is known to be pure."""
     if name in ("seed", "manual_seed"):
         if len(args) != 1 or kwargs or not _is_seed(args[0]):
-            raise Impure("takes the seed of a generator from chance")
+            raise Impure("seeds a generator at random")
     elif name not in DRAWING | PICKING and name != "shuffle":
         raise Impure(f"calls .{name}() of a generator, which is not known to be pure")
     if "out" in kwargs:

@@ -1,7 +1,7 @@
 """The syntax tree of a function that is already loaded, checked against its compiled code.
 
 A file may have changed since it was imported, and a test runner may have rewritten what it read. So the tree is
-compiled again, and only where the very same code comes out does it speak for the function.
+compiled again, and represents the function only if the result is the very same code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST = 150_000  # characters of a file: reading and compiling it takes a tent
 
 
 class Unreadable(Exception):
-    """Why the source of a function is not known."""
+    """Raised with the reason why the source of a function is not known."""
 
 
 def definition_of(function: FunctionType) -> Definition:
@@ -37,13 +37,13 @@ def definition_of(function: FunctionType) -> Definition:
 @lru_cache(maxsize=1024)
 def _definition(code: CodeType, text: str) -> Definition:
     if code not in _compiled(code.co_filename, text):
-        raise Unreadable("its source is not what was loaded")
+        raise Unreadable("its source does not match the loaded code")
     statement = _statement_at(code.co_filename, text, code.co_firstlineno)
     found = [node for node in ast.walk(statement) if _may_be(node, code)]
     if len(found) > 1 and len({ast.dump(node) for node in found}) > 1:
-        raise Unreadable("several functions stand on its line")
+        raise Unreadable("several functions are defined on its line")
     if not found or not isinstance(found[0], Definition):
-        raise Unreadable("it is no plain function")
+        raise Unreadable("it is not a plain function")
     return found[0]
 
 
@@ -58,7 +58,7 @@ def _module(filename: str, text: str) -> ast.Module:
 
 @lru_cache(maxsize=64)
 def _compiled(filename: str, text: str) -> frozenset[CodeType]:
-    """All code of a file. Compiled as a whole, since what a module imports changes how its functions are compiled."""
+    """Return all code of a file, compiled as a whole because a module's imports affect how its functions compile."""
     with python_unwarned():
         return frozenset(_codes(compile(_module(filename, text), filename, "exec", dont_inherit=True)))
 
@@ -67,12 +67,12 @@ def _statement_at(filename: str, text: str, line: int) -> ast.stmt:
     for statement in _module(filename, text).body:
         if _first_line(statement) <= line <= (statement.end_lineno or 0):
             return statement
-    raise Unreadable("its source is not what was loaded")
+    raise Unreadable("its source does not match the loaded code")
 
 
 def _first_line(node: Any) -> int:
     decorators = getattr(node, "decorator_list", [])
-    return min(int(part.lineno) for part in (node, *decorators))
+    return min(int(candidate.lineno) for candidate in (node, *decorators))
 
 
 def _may_be(node: ast.AST, code: CodeType) -> bool:

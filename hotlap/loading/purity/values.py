@@ -1,8 +1,8 @@
 """What is known of a value while code is read without running it.
 
-A value is *plain* (a number, text, tensor, array, image, table, or a container of such), or one of some *objects* that
-exist now (functions, modules, instances of the program's classes), or *made* by the code that is read. It is *owned*
-where the call made it, so that writing into it is nobody else's concern, and *deep* where that holds for all inside it.
+A value is *plain* (a number, text, tensor, array, image, table, or a container of these), one of some *objects* that
+exist now (functions, modules, instances of the program's classes), or *made* by the code being read. It is its *own* if
+the call created it, so that writing into it affects nobody else, and *deep* if that holds for everything inside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Unknown:
-    """Stands where a concrete value is not known."""
+    """Takes the place of a concrete value that is not known."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -28,26 +28,26 @@ class Value:
     plain: bool = False
     own: bool = True
     deep: bool = True
-    steady: bool = True  # does not depend on what is fetched
-    array: bool = False  # a tensor or array, of which arithmetic makes new memory
+    steady: bool = True  # does not depend on which item is fetched
+    array: bool = False  # a tensor or array, whose arithmetic allocates new memory
     handle: bool = False  # a file, or what was read from one
-    mixed: bool = False  # an array of Python objects, which a copy of it shares
-    lazy: bool = False  # code of the program runs when it is read, which may be later
+    mixed: bool = False  # an array of Python objects, which its copies share
+    lazy: bool = False  # code of the program runs when it is consumed, which may be later
     spread: bool = False  # stands for any number of arguments
-    item: bool = False  # the number of the item that is fetched, an int
+    item: bool = False  # the index of the item that is fetched, an int
     known: Any = UNKNOWN  # the plain value itself
     objects: tuple[Any, ...] = ()
     made: tuple[Any, ...] = ()
-    items: tuple[Value, ...] | None = None  # of a sequence whose length is known
-    element: Value | None = None  # of a container: what is in it, where that is not simply plain
+    items: tuple[Value, ...] | None = None  # of a sequence of known length
+    element: Value | None = None  # of a container, if its elements are not simply plain
 
     @property
     def nothing(self) -> bool:
-        """The code that would have made it does not get so far."""
+        """Whether no value exists, because the code does not get that far."""
         return not self.plain and not self.objects and not self.made
 
     def key(self) -> Any:
-        """Equal for values of which the same is known."""
+        """Return a key that is equal for values of which the same is known."""
         return (
             self.plain,
             self.own,
@@ -81,7 +81,7 @@ NOTHING = Value()
 
 
 def fresh(*of: Value, array: bool = False) -> Value:
-    """New memory, made from these."""
+    """Return a value in new memory, made from these."""
     mixed = any(value.mixed for value in of)
     return Value(
         plain=True, deep=not mixed, steady=all(value.steady for value in of), array=array and not mixed, mixed=mixed
@@ -89,7 +89,7 @@ def fresh(*of: Value, array: bool = False) -> Value:
 
 
 def alias(*of: Value, array: bool | None = None) -> Value:
-    """Perhaps the memory of one of these."""
+    """Return a value that may share the memory of one of these."""
     owned = all(value.own and value.deep for value in of)
     is_array = any(value.array for value in of) if array is None else array
     return Value(
@@ -104,7 +104,7 @@ def alias(*of: Value, array: bool | None = None) -> Value:
 
 
 def sequence(items: Iterable[Value]) -> Value:
-    """A list or tuple made in the call."""
+    """Return a list or tuple created in the call."""
     several = tuple(items)
     return Value(
         plain=True,
@@ -117,7 +117,7 @@ def sequence(items: Iterable[Value]) -> Value:
 
 
 def container(element: Value) -> Value:
-    """Any number of such elements, in a container made in the call."""
+    """Return a container created in the call, with any number of such elements."""
     return Value(
         plain=True,
         deep=element.deep,
@@ -129,7 +129,7 @@ def container(element: Value) -> Value:
 
 
 def flat(value: Value) -> Value:
-    """The same without its structure: what is deep inside is said of the whole."""
+    """Return the value without its structure: what is known of its elements holds for the whole."""
     inner = [flat(part) for part in value.parts()]
     return replace(either([replace(value, items=None, element=None), *inner]), known=UNKNOWN) if inner else value
 
@@ -138,36 +138,36 @@ def either(values: Iterable[Value]) -> Value:
     return reduce(_either, values, NOTHING)
 
 
-def _either(one: Value, other: Value) -> Value:
-    if one.nothing:
-        return other
-    if other.nothing or one is other or one.key() == other.key():
-        return one
-    items, element = _inside(one, other)
+def _either(left: Value, right: Value) -> Value:
+    if left.nothing:
+        return right
+    if right.nothing or left is right or left.key() == right.key():
+        return left
+    items, element = _inside(left, right)
     return Value(
-        plain=one.plain or other.plain,
-        own=one.own and other.own,
-        deep=one.deep and other.deep,
-        steady=False,  # which of them it is may depend on what is fetched
-        array=(one.array or not one.plain) and (other.array or not other.plain),
-        lazy=one.lazy or other.lazy,
-        mixed=one.mixed or other.mixed,
-        item=one.item and other.item,
-        known=one.known if one.known is other.known else UNKNOWN,
-        objects=_together(one.objects, other.objects),
-        made=_together(one.made, other.made),
+        plain=left.plain or right.plain,
+        own=left.own and right.own,
+        deep=left.deep and right.deep,
+        steady=False,  # which one it is may depend on the item that is fetched
+        array=(left.array or not left.plain) and (right.array or not right.plain),
+        lazy=left.lazy or right.lazy,
+        mixed=left.mixed or right.mixed,
+        item=left.item and right.item,
+        known=left.known if left.known is right.known else UNKNOWN,
+        objects=_together(left.objects, right.objects),
+        made=_together(left.made, right.made),
         items=items,
         element=element,
     )
 
 
-def _inside(one: Value, other: Value) -> tuple[tuple[Value, ...] | None, Value | None]:
-    if one.items is not None and other.items is not None and len(one.items) == len(other.items):
-        return tuple(map(_either, one.items, other.items)), None
-    parts = [*one.parts(), *other.parts()]
+def _inside(left: Value, right: Value) -> tuple[tuple[Value, ...] | None, Value | None]:
+    if left.items is not None and right.items is not None and len(left.items) == len(right.items):
+        return tuple(map(_either, left.items, right.items)), None
+    parts = [*left.parts(), *right.parts()]
     return None, either(parts) if parts else None
 
 
-def _together(some: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-    known = {id(element) for element in some}
-    return (*some, *(element for element in others if id(element) not in known))
+def _together(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
+    known = {id(element) for element in left}
+    return (*left, *(element for element in right if id(element) not in known))

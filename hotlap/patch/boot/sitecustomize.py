@@ -1,5 +1,5 @@
-# Runs first in every Python the command starts, of any version: keep it small and its syntax old.
-# It takes itself off the path, lets another sitecustomize run as it would have, and then enters.
+# Runs first in every Python that the command starts, whatever its version: keep it small and its syntax old.
+# It takes itself off the path, enters, and then lets another sitecustomize run as it would have.
 import os
 import sys
 
@@ -14,7 +14,7 @@ def _leave_path():
 def _enter(here):
     if sys.version_info < (3, 10) or os.environ.get("HOTLAP") == "off" or not os.environ.get("HOTLAP_SESSION"):
         return
-    # Nothing is imported by a name that the program may have a module of: see private_package.py.
+    # Nothing is imported under a name that a module of the program may have: see private_package.py.
     package = os.path.dirname(os.path.dirname(here))
     file = os.path.join(package, "patch", "private_package.py")
     loader = sys.modules["_frozen_importlib_external"].SourceFileLoader("_hotlap_private_package", file)
@@ -29,9 +29,9 @@ def _boot():
     try:
         _enter(here)
     except Exception as error:
-        sys.stderr.write("hotlap: cannot enter %s (%s); it runs without us\n" % (sys.executable, error))
+        sys.stderr.write("hotlap: cannot enter %s (%s); it runs without hotlap\n" % (sys.executable, error))
     del sys.modules["sitecustomize"]
-    import sitecustomize  # noqa: F401 another one, or the ImportError that site expects when there is none
+    import sitecustomize  # noqa: F401 another one, or the ImportError that site expects if there is none
 
 
 _boot()

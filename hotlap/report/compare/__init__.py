@@ -1,1 +1,1 @@
-"""What a comparison shows."""
+"""The report of a comparison."""

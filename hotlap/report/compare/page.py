@@ -1,4 +1,4 @@
-"""What a comparison shows, in a terminal and for a pull request."""
+"""The report of a comparison, in a terminal and as Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from hotlap.report.tune.facts import broken_rows
 from hotlap.report.tune.figures import spelled
 
 STYLES = {
-    Result.REGRESSION.value: "bold red",
-    Result.INCONCLUSIVE.value: "bold yellow",
-    Result.NO_REGRESSION.value: "bold green",
+    Result.REGRESSION: "bold red",
+    Result.INCONCLUSIVE: "bold yellow",
+    Result.NO_REGRESSION: "bold green",
 }
 
 
-def sentence(made: Comparison) -> str:
-    return f"{made.result.capitalize()}: {clean(made.why)}."
+def sentence(comparison: Comparison) -> str:
+    return f"{comparison.result.capitalize()}: {clean(comparison.why)}."
 
 
-def sides(made: Comparison) -> Table:
-    rows = [_row(made, side, arm) for side, arm in ((made.base, BASE), (made.new, NEW))]
+def sides(comparison: Comparison) -> Table:
+    rows = [_row(comparison, side, arm) for side, arm in ((comparison.base, BASE), (comparison.new, NEW))]
     return Table(
         title="Measured",
         columns=(
@@ -46,8 +46,8 @@ def sides(made: Comparison) -> Table:
     )
 
 
-def _row(made: Comparison, side: Side, arm: str) -> tuple[str, ...]:
-    ran = measured(made.trial.of(arm))
+def _row(comparison: Comparison, side: Side, arm: str) -> tuple[str, ...]:
+    ran = measured(comparison.trial.of(arm))
     return (
         clean(side.name),
         str(len(ran)),
@@ -58,34 +58,34 @@ def _row(made: Comparison, side: Side, arm: str) -> tuple[str, ...]:
     )
 
 
-def facts(made: Comparison) -> Iterator[tuple[str, str]]:
-    yield "speed", f"{spelled(interval(made.speed))}, new over base"
-    for name, side in (("base", made.base), ("new", made.new)):
+def facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    yield "speed", f"{spelled(interval(comparison.speed))}, new over base"
+    for name, side in (("base", comparison.base), ("new", comparison.new)):
         revision = f" at {side.revision[:12]}" if side.revision else ""
         yield name, clean(f"{shlex.join(side.command)}{revision}")
-    if made.machine:
-        yield "machine", clean(made.machine)
-    yield "took", duration(made.seconds)
+    if comparison.machine:
+        yield "machine", clean(comparison.machine)
+    yield "took", duration(comparison.seconds)
 
 
-def terminal(made: Comparison, console: Console) -> None:
-    in_its_encoding(console, lambda: _draw(everywhere(made), console))
+def terminal(comparison: Comparison, console: Console) -> None:
+    in_its_encoding(console, lambda: _draw(everywhere(comparison), console))
 
 
-def _draw(made: Comparison, console: Console) -> None:
-    show(console, Text(sentence(made), STYLES.get(made.result, "bold")))
-    for table in (sides(made), broken_rows((made.trial,))):
+def _draw(comparison: Comparison, console: Console) -> None:
+    show(console, Text(sentence(comparison), STYLES.get(comparison.result, "bold")))
+    for table in (sides(comparison), broken_rows((comparison.trial,))):
         if table.rows:
             console.print()
             draw_table(table, console)
     console.print()
-    console.print(pairs(tuple(facts(made))))
+    console.print(pairs(tuple(facts(comparison))))
 
 
-def markdown(made: Comparison) -> str:
-    made = everywhere(made)
-    lines = [f"### {plain(sentence(made))}", ""]
-    for table in (sides(made), broken_rows((made.trial,))):
+def markdown(comparison: Comparison) -> str:
+    comparison = everywhere(comparison)
+    lines = [f"### {plain(sentence(comparison))}", ""]
+    for table in (sides(comparison), broken_rows((comparison.trial,))):
         lines += table_lines(table) if table.rows else ()
-    lines += [f"- {name}: {plain(text)}" for name, text in facts(made)]
+    lines += [f"- {name}: {plain(text)}" for name, text in facts(comparison)]
     return "\n".join(lines).rstrip() + "\n"

@@ -1,1 +1,1 @@
-"""The report of a profile: one page, drawn for a terminal, Markdown and HTML."""
+"""The report of a profile: one page, rendered for a terminal, as Markdown or as HTML."""

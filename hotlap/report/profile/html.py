@@ -1,4 +1,4 @@
-"""The page of a profile as one HTML file, from the pieces of the report of a tune."""
+"""The page of a profile as one HTML file."""
 
 from __future__ import annotations
 

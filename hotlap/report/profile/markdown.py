@@ -1,4 +1,4 @@
-"""The page for a pull request."""
+"""The page of a profile as Markdown, for a pull request."""
 
 from __future__ import annotations
 

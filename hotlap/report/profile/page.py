@@ -1,4 +1,4 @@
-"""What a report says, as plain text and tables: every way of drawing it shows this one page."""
+"""The page of a profile as plain text and tables, shared by all output formats."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def segments(observation: Observation) -> tuple[Segment, ...]:
 
 
 def caution_text(name: str) -> str:
-    """A name this version does not know is shown as it is: the record may come from another one."""
+    """Return the text of a caution; an unknown name, from a record of another version, is spelled out."""
     return Caution[name].value if name in Caution.__members__ else name.lower().replace("_", " ")

@@ -1,4 +1,4 @@
-"""The tables of a report as plain rows."""
+"""The tables of a profile as plain rows."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from hotlap.report.shared.parts import Column, Table
 MOST_SYNCS, MOST_LINES, MOST_KERNELS, MOST_FINDINGS, MOST_COPIES, MOST_WRITTEN = 8, 6, 6, 8, 4, 8
 
 
-def all_of(seen: Observation, diagnosis: Diagnosis) -> tuple[Table, ...]:
+def all_of(observation: Observation, diagnosis: Diagnosis) -> tuple[Table, ...]:
     drawn = (
-        syncs(seen),
-        copies(seen),
-        hot_lines(seen),
-        kernels(seen),
-        ranks(seen),
-        findings(seen, diagnosis),
-        written(seen, diagnosis),
+        syncs(observation),
+        copies(observation),
+        hot_lines(observation),
+        kernels(observation),
+        ranks(observation),
+        findings(observation, diagnosis),
+        written(observation, diagnosis),
     )
     return tuple(table for table in drawn if table.rows)
 
 
-def where(file: str, line: int, seen: Observation) -> str:
-    return f"{short_path(file, seen.directory)}:{line}"
+def where(file: str, line: int, observation: Observation) -> str:
+    return f"{short_path(file, observation.directory)}:{line}"
 
 
 def _and_more(rows: Sequence[object], most: int) -> str:
     return f"and {len(rows) - most} more" if len(rows) > most else ""
 
 
-def findings(seen: Observation, diagnosis: Diagnosis) -> Table:
+def findings(observation: Observation, diagnosis: Diagnosis) -> Table:
     found = diagnosis.findings
     return Table(
         title="Findings",
@@ -51,18 +51,21 @@ def findings(seen: Observation, diagnosis: Diagnosis) -> Table:
                 finding.code,
                 f"{finding.title}: {finding.evidence}",
                 times(finding.at_most) if finding.at_most > 1.0 else NONE,
-                where(finding.place.file, finding.place.line, seen) if finding.place else NONE,
+                where(finding.place.file, finding.place.line, observation) if finding.place else NONE,
             )
             for rank, finding in enumerate(found[:MOST_FINDINGS], 1)
         ),
         note="; ".join(
-            filter(None, (_and_more(found, MOST_FINDINGS), "at most: if its cost were zero; gains never add up"))
+            filter(
+                None,
+                (_and_more(found, MOST_FINDINGS), "at most: the speed-up if its cost were zero; gains never add up"),
+            )
         ),
     )
 
 
-def written(seen: Observation, diagnosis: Diagnosis) -> Table:
-    """Patterns in the source that no finding accounts for, those on one line together."""
+def written(observation: Observation, diagnosis: Diagnosis) -> Table:
+    """List the patterns in the source that no finding accounts for, one row per line of code."""
     lines: dict[tuple[str, int], list[SourcePattern]] = {}
     for pattern in diagnosis.written:
         lines.setdefault((pattern.finding.path, pattern.finding.line), []).append(pattern)
@@ -78,20 +81,20 @@ def written(seen: Observation, diagnosis: Diagnosis) -> Table:
         ),
         rows=tuple(
             (
-                where(there[0].finding.path, there[0].finding.line, seen),
-                ", ".join(dict.fromkeys(pattern.finding.code for pattern in there)),
-                "; ".join(dict.fromkeys(pattern.finding.message for pattern in there)),
-                number(there[0].ms_per_step),
-                "; ".join(dict.fromkeys(pattern.finding.repair for pattern in there)),
+                where(patterns[0].finding.path, patterns[0].finding.line, observation),
+                ", ".join(dict.fromkeys(pattern.finding.code for pattern in patterns)),
+                "; ".join(dict.fromkeys(pattern.finding.message for pattern in patterns)),
+                number(patterns[0].ms_per_step),
+                "; ".join(dict.fromkeys(pattern.finding.repair for pattern in patterns)),
             )
-            for there in found[:MOST_WRITTEN]
+            for patterns in found[:MOST_WRITTEN]
         ),
         note="; ".join(filter(None, (_and_more(found, MOST_WRITTEN), "see the repairs: hotlap scan --diff"))),
     )
 
 
-def syncs(seen: Observation) -> Table:
-    found = sorted(seen.syncs, key=lambda sync: -sync.ms_per_step)
+def syncs(observation: Observation) -> Table:
+    found = sorted(observation.syncs, key=lambda sync: -sync.ms_per_step)
     return Table(
         title="Host syncs",
         columns=(
@@ -104,7 +107,7 @@ def syncs(seen: Observation) -> Table:
         ),
         rows=tuple(
             (
-                where(sync.file, sync.line, seen) + (f" via {sync.via}" if sync.via else ""),
+                where(sync.file, sync.line, observation) + (f" via {sync.via}" if sync.via else ""),
                 sync.function,
                 sync.kind,
                 number(sync.per_step),
@@ -117,8 +120,8 @@ def syncs(seen: Observation) -> Table:
     )
 
 
-def copies(seen: Observation) -> Table:
-    found = sorted(seen.copies, key=lambda copy: -copy.ms_per_step)
+def copies(observation: Observation) -> Table:
+    found = sorted(observation.copies, key=lambda copy: -copy.ms_per_step)
     return Table(
         title="Copies to the device",
         columns=(
@@ -130,7 +133,7 @@ def copies(seen: Observation) -> Table:
         ),
         rows=tuple(
             (
-                where(copy.file, copy.line, seen),
+                where(copy.file, copy.line, observation),
                 "pinned" if copy.pinned else "pageable",
                 "blocking" if copy.blocking else "non-blocking",
                 number(copy.bytes_per_step / 1e6),
@@ -142,8 +145,8 @@ def copies(seen: Observation) -> Table:
     )
 
 
-def hot_lines(seen: Observation) -> Table:
-    found = sorted(seen.hot_lines, key=lambda line: -line.share)
+def hot_lines(observation: Observation) -> Table:
+    found = sorted(observation.hot_lines, key=lambda line: -line.share)
     return Table(
         title="Hot lines",
         columns=(
@@ -155,7 +158,7 @@ def hot_lines(seen: Observation) -> Table:
         ),
         rows=tuple(
             (
-                where(line.file, line.line, seen),
+                where(line.file, line.line, observation),
                 line.function,
                 line.phase.removeprefix(SPAN_PREFIX),
                 number(line.ms_per_step),
@@ -167,8 +170,8 @@ def hot_lines(seen: Observation) -> Table:
     )
 
 
-def kernels(seen: Observation) -> Table:
-    found = sorted(seen.device.kernels, key=lambda kernel: -kernel.ms_per_step) if seen.device else []
+def kernels(observation: Observation) -> Table:
+    found = sorted(observation.device.kernels, key=lambda kernel: -kernel.ms_per_step) if observation.device else []
     return Table(
         title="Kernels on the device",
         columns=(
@@ -193,13 +196,13 @@ def kernels(seen: Observation) -> Table:
 
 
 def short_kernel(name: str, most: int = 60) -> str:
-    """A C++ kernel by what tells it apart: no return type, no namespaces of torch, no endless template."""
+    """Shorten a C++ kernel name: no return type, no torch namespaces, at most `most` characters of template."""
     short = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
     return short if len(short) <= most else short[: most - 1] + "…"
 
 
-def ranks(seen: Observation) -> Table:
-    several = seen.ranks if len(seen.ranks) > 1 else ()
+def ranks(observation: Observation) -> Table:
+    several = observation.ranks if len(observation.ranks) > 1 else ()
     slowest = max(range(len(several)), key=lambda i: several[i].own_ms, default=None)
     return Table(
         title="Ranks",
@@ -226,6 +229,6 @@ def ranks(seen: Observation) -> Table:
             )
             for i, rank in enumerate(several)
         ),
-        note="own: a step less backward, where ranks wait for each other" if several else "",
+        note="own ms: a step without backward, where ranks wait for each other" if several else "",
         marked=slowest,
     )

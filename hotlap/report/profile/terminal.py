@@ -1,4 +1,4 @@
-"""The page in a terminal, drawn with rich. Every text is a rich Text: a user's brackets are no markup."""
+"""The page of a profile in a terminal. Every string is a rich Text, so that a user's brackets are not markup."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run has decided while it trained."""
+"""The report of what a run decided while it trained."""

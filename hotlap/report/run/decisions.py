@@ -1,4 +1,4 @@
-"""What a run has decided while it trained: each candidate with its blocks."""
+"""The report of what a run decided while it trained: each trial with its blocks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hotlap.report.shared.html import document, paragraph, section, table
 from hotlap.report.shared.parts import Column, Table
 
 FIGURES = ("times as fast", "blocks", "cost")
-COLUMNS = ("tried", "on top of", "times as fast", "blocks", "cost", "what came of it")
+COLUMNS = ("tried", "on top of", "times as fast", "blocks", "cost", "result")
 
 
 def headline(decisions: Decisions) -> str:
     if decisions.at_once:
-        return f"On from the first step: {', '.join(decisions.on) or 'nothing, since nothing of it applies'}."
+        return f"On from the first step: {', '.join(decisions.on) or 'nothing, since none of it applies'}."
     if not decisions.tried or decisions.after is None:
-        on = f" On for some of them: {', '.join(decisions.ever_on)}." if decisions.ever_on else ""
-        return f"The training was over after {decisions.steps} steps, before anything was decided.{on}"
-    names = f"On: {', '.join(decisions.on)}." if decisions.on else "Nothing is on: the program runs as it is."
+        on = f" On for some of these steps: {', '.join(decisions.ever_on)}." if decisions.ever_on else ""
+        return f"The training ended after {decisions.steps} steps, before anything was decided.{on}"
+    names = f"On: {', '.join(decisions.on)}." if decisions.on else "Nothing is on: the program runs unchanged."
     change = f"{_ms(decisions.after * decisions.ratio)} → {_ms(decisions.after)} a step"
-    began = " It began with what an earlier run had decided." if decisions.remembered else ""
+    began = " It started with what an earlier run decided." if decisions.remembered else ""
     return f"{decisions.ratio:.2f} times as fast, {change}. {names}{began}"
 
 
@@ -36,10 +36,10 @@ def _ms(seconds: float) -> str:
 
 def account(decisions: Decisions) -> str:
     if decisions.at_once:
-        return "Nothing was measured; without --at-once it is."
-    unfinished = "" if decisions.is_over else " It was over before all was tried."
+        return "Nothing was measured; leave out --at-once to measure it."
+    unfinished = "" if decisions.is_over else " It ended before everything was tried."
     return (
-        f"{decisions.steps} steps in {decisions.seconds:.1f} s; trying has cost {decisions.spent:.2f} s of them."
+        f"{decisions.steps} steps in {decisions.seconds:.1f} s; the trials cost {decisions.spent:.2f} s of that."
         f"{unfinished}"
     )
 
@@ -48,7 +48,7 @@ def rows(decisions: Decisions) -> list[tuple[str, ...]]:
     return [
         (
             ", ".join(tried.names),
-            ", ".join(tried.on_top_of) or "the program as it is",
+            ", ".join(tried.on_top_of) or "the unchanged program",
             _times(tried),
             f"{len(tried.without)} + {len(tried.with_)}",
             _ms(tried.cost),
@@ -90,18 +90,18 @@ def html(decisions: Decisions, outcomes: Sequence[Outcome], run: str) -> str:
         title="What was tried",
         columns=tuple(Column(name, figures=name in FIGURES) for name in COLUMNS),
         rows=tuple(rows(decisions)),
-        note="Times as fast: steps with it against steps without, in blocks of the same training; [ ]: 95 % interval. "
-        "Blocks: how many without and with it. Cost: what the steps of the trial took longer than they would have.",
+        note="Times as fast: steps with it compared with steps without, in blocks of one training; [ ]: 95 % interval. "
+        "Blocks: how many without and with it. Cost: how much longer the steps of the trial took than without it.",
     )
-    became = Table(
-        title="What became of each",
+    results = Table(
+        title="Outcomes",
         columns=(Column("optimisation"), Column("outcome"), Column("why")),
         rows=tuple((outcome.name, outcome.status, outcome.why) for outcome in outcomes),
     )
     body = [
         section("What was decided", paragraph(headline(decisions)), paragraph(account(decisions))),
-        section(tried.title, table(tried, caption=False) or paragraph("Nothing: the training was over before.")),
-        section(became.title, table(became, caption=False)),
+        section(tried.title, table(tried, caption=False) or paragraph("Nothing: the training ended first.")),
+        section(results.title, table(results, caption=False)),
     ]
     return document(f"hotlap run {run}", "run", run, "\n".join(body))
 

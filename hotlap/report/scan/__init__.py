@@ -1,1 +1,1 @@
-"""The findings of a scan."""
+"""The report of a scan."""

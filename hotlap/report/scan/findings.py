@@ -11,9 +11,9 @@ from hotlap.records.codec import to_json
 from hotlap.records.scan_finding import Applicability, Scan, ScanFinding
 
 _FIXES = {
-    Applicability.SAFE.value: "--fix repairs it",
-    Applicability.UNSAFE.value: "--fix --unsafe repairs it",
-    Applicability.DISPLAY_ONLY.value: "",
+    Applicability.SAFE: "--fix repairs it",
+    Applicability.UNSAFE: "--fix --unsafe repairs it",
+    Applicability.DISPLAY_ONLY: "",
 }
 
 
@@ -29,19 +29,19 @@ def text(scan: Scan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def where(one: ScanFinding) -> str:
-    return f"{one.path}:cell {one.cell}:{one.line}" if one.cell else f"{one.path}:{one.line}"
+def where(finding: ScanFinding) -> str:
+    return f"{finding.path}:cell {finding.cell}:{finding.line}" if finding.cell else f"{finding.path}:{finding.line}"
 
 
 def _ending(scan: Scan) -> str:
     count = len(scan.findings)
-    known = f" {_number(scan.known, 'finding')} of the baseline not shown." if scan.known else ""
+    known = f" {_number(scan.known, 'finding')} hidden by the baseline." if scan.known else ""
     if not count:
         return f"Nothing {'new ' if scan.known else ''}found in {_number(scan.files, 'file')}.{known}"
-    safe = sum(finding.applicability == Applicability.SAFE.value for finding in scan.findings)
-    unsafe = sum(finding.applicability == Applicability.UNSAFE.value for finding in scan.findings)
-    repaired = [f"{safe} by --fix"] * bool(safe) + [f"{unsafe} more by --fix --unsafe"] * bool(unsafe)
-    ways = f" Repaired are {', '.join(repaired)}." if repaired else ""
+    safe = sum(finding.applicability == Applicability.SAFE for finding in scan.findings)
+    unsafe = sum(finding.applicability == Applicability.UNSAFE for finding in scan.findings)
+    repairable = [f"{safe} by --fix"] * bool(safe) + [f"{unsafe} more by --fix --unsafe"] * bool(unsafe)
+    ways = f" Repairable: {', '.join(repairable)}." if repairable else ""
     return f"{_number(count, 'finding')} in {_number(scan.files, 'file')}.{ways}{known}"
 
 
@@ -77,7 +77,7 @@ def as_json(scan: Scan) -> str:
 
 
 def github(scan: Scan) -> str:
-    """Workflow commands that GitHub shows beside the lines."""
+    """Return workflow commands, which GitHub shows as annotations beside the lines."""
     lines = []
     for finding in scan.findings:
         place = f"file={_property(finding.path)},line={finding.line},endLine={finding.last_line},col={finding.column}"
@@ -99,7 +99,7 @@ def _property(words: str) -> str:
 FORMATS = ("text", "json", "sarif", "github", "markdown")
 
 
-def without(scan: Scan, kept: Iterable[ScanFinding]) -> Scan:
-    """Only the findings that a baseline does not know."""
-    left = tuple(kept)
+def without(scan: Scan, unknown: Iterable[ScanFinding]) -> Scan:
+    """Keep only the findings that the baseline does not list, and count the others as known."""
+    left = tuple(unknown)
     return replace(scan, findings=left, known=scan.known + len(scan.findings) - len(left))

@@ -1,4 +1,4 @@
-"""The findings of a scan as SARIF 2.1.0, of which GitHub's code scanning shows a part."""
+"""The findings of a scan as SARIF 2.1.0, of which GitHub's code scanning shows a subset."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ROOT = "%SRCROOT%"
 
 
 def sarif(scan: Scan, titles: Mapping[str, tuple[str, str, str]], version: str) -> str:
-    """`titles`: code → name, title, page."""
+    """Return the SARIF log; `titles` maps a code to its name, title and page."""
     codes = sorted(titles)
     numbers = {code: number for number, code in enumerate(codes)}
     driver = {
         "name": "hotlap", "version": version, "semanticVersion": version,
         "informationUri": "https://pypi.org/project/hotlap/", "rules": [_rule(code, *titles[code]) for code in codes],
     }  # fmt: skip
-    seen: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     base = _base()
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {ROOT: {"description": {"text": "the root of the repository"}}},
-        "results": [_result(finding, numbers[finding.code], base, seen) for finding in scan.findings],
+        "results": [_result(finding, numbers[finding.code], base, counts) for finding in scan.findings],
         "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": _notes(scan, base)}],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
@@ -49,18 +49,18 @@ def _rule(code: str, name: str, title: str, page: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: ScanFinding, number: int, base: Path, seen: Counter[tuple[str, str, str]]) -> dict[str, Any]:
+def _result(finding: ScanFinding, number: int, base: Path, counts: Counter[tuple[str, str, str]]) -> dict[str, Any]:
     return {
         "ruleId": finding.code,
         "ruleIndex": number,
-        "level": "warning" if finding.confidence != Confidence.LOW.value else "note",
+        "level": "warning" if finding.confidence != Confidence.LOW else "note",
         "message": {"text": f"{finding.message}; {finding.repair}"},
         "locations": [_location(base, finding.path, _region(finding))],
         "relatedLocations": [
             {"id": place, **_location(base, step.path, {"startLine": step.line}), "message": {"text": step.text}}
             for place, step in enumerate(finding.why)
         ],
-        "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding, seen)},
+        "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding, counts)},
         "properties": {
             "frequency": finding.frequency,
             "confidence": finding.confidence,
@@ -69,12 +69,12 @@ def _result(finding: ScanFinding, number: int, base: Path, seen: Counter[tuple[s
     }
 
 
-def _fingerprint(finding: ScanFinding, seen: Counter[tuple[str, str, str]]) -> str:
-    """The text of the line, and its number among equal ones: the same when lines move."""
+def _fingerprint(finding: ScanFinding, counts: Counter[tuple[str, str, str]]) -> str:
+    """Identify a finding by its source line and its number among equal ones, which survives moved lines."""
     key = (finding.code, finding.path, finding.source)
-    seen[key] += 1
+    counts[key] += 1
     text = f"{finding.code} {finding.source}".encode(errors="replace")
-    return f"{hashlib.blake2b(text, digest_size=8).hexdigest()}:{seen[key]}"
+    return f"{hashlib.blake2b(text, digest_size=8).hexdigest()}:{counts[key]}"
 
 
 def _region(finding: ScanFinding) -> dict[str, int]:
@@ -89,13 +89,13 @@ def _location(base: Path, path: str, region: dict[str, int]) -> dict[str, Any]:
 
 
 def _base() -> Path:
-    """The repository that hotlap was started in, or else the folder."""
+    """Return the root of the current repository, or the current folder outside of one."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
 
 
 def _artifact(path: str, base: Path) -> dict[str, str]:
-    """Relative to the root of the repository, which is what GitHub needs; absolute where it is outside."""
+    """Return the location relative to the repository root, as GitHub requires; absolute for files outside it."""
     file = Path(os.path.normpath(Path(path.partition(":cell ")[0]).absolute()))
     if file.is_relative_to(base):
         inside = PurePosixPath(*file.relative_to(base).parts).as_posix()

@@ -1,1 +1,1 @@
-"""What all reports are drawn with: figures, tables, and the pieces of a terminal, Markdown, HTML and SVG page."""
+"""What all reports share: formatting of figures, tables, and the pieces of terminal, Markdown, HTML and SVG pages."""

@@ -1,4 +1,4 @@
-"""How figures, shares and places are written."""
+"""Formats figures, shares, durations and paths."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hotlap.records.figures import NONE
 from hotlap.records.observation import PHASES
 from hotlap.records.visible import visible
 
-SHOWN = 5e-5  # of the window: less is the edge of it, not a phase
+SHOWN = 5e-5  # share of the window; anything smaller is a rounding artefact at its edge, not a phase
 
 
 def percent(share: float) -> str:
@@ -30,7 +30,7 @@ def count(value: int) -> str:
 
 
 def quantile(values: Sequence[float], fraction: float) -> float | None:
-    """Linear between neighbours; None of nothing."""
+    """Return the quantile, interpolated linearly between neighbours; None if no value is finite."""
     ordered = sorted(value for value in values if math.isfinite(value))
     if not ordered:
         return None
@@ -41,7 +41,7 @@ def quantile(values: Sequence[float], fraction: float) -> float | None:
 
 
 def parts_of(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole numbers in proportion to the weights, adding up to the total: largest remainders rounded up."""
+    """Split the total into whole numbers in proportion to the weights, rounding up the largest remainders."""
     whole = sum(weights)
     if whole <= 0:
         return [0] * len(weights)
@@ -54,13 +54,13 @@ def parts_of(total: int, weights: Sequence[float]) -> list[int]:
 
 
 def ordered_shares(shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Phases in the order of a step, then the user's sections; those that took next to no time left out."""
+    """Return the phases in the order of a step, then the user's spans, without those below SHOWN."""
     names = [name for name in PHASES if name in shares] + sorted(name for name in shares if name not in PHASES)
     return [(name, shares[name]) for name in names if math.isfinite(shares[name]) and shares[name] >= SHOWN]
 
 
 def short_path(file: str, directory: str) -> str:
-    """Relative to where the command ran; a library's file by its package."""
+    """Return the path relative to where the command ran; for a library, relative to site-packages."""
     path, root = file.replace("\\", "/"), directory.replace("\\", "/").rstrip("/") + "/"
     if len(root) > 1 and path.startswith(root):
         path = path[len(root) :]
@@ -70,7 +70,7 @@ def short_path(file: str, directory: str) -> str:
 
 
 def clean(text: str) -> str:
-    """On one line, with what cannot be seen spelled out."""
+    """Return the text on one line, with invisible characters escaped."""
     return visible(" ".join(text.split()))
 
 
@@ -89,7 +89,7 @@ def times(value: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: 850 ms, 12.3 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
+    """Format with at most two units: 850 ms, 12.3 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return NONE
     if seconds < 0.9995:
@@ -104,5 +104,5 @@ def duration(seconds: float | None) -> str:
     return NONE
 
 
-def plural(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def plural(number: int, singular: str, many: str | None = None) -> str:
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"

@@ -1,4 +1,4 @@
-"""Pieces of an HTML page: one file, no script, nothing fetched."""
+"""Pieces of an HTML page: one file, without scripts or network requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hotlap.report.shared.figures import clean
 from hotlap.report.shared.html_style import STYLE
 from hotlap.report.shared.parts import Column, Table
 
-LONGEST_WORD = 32  # that is never divided
-# Nothing may be fetched or run, whatever slipped into the page.
+LONGEST_WORD = 32  # characters of a cell that is never wrapped
+# Forbids every request and script, whatever slipped into the page.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def text(value: str) -> str:
-    """Text that is no markup, also inside an attribute."""
+    """Escape text for HTML, attributes included."""
     return html.escape(clean(value), quote=True).replace(" %", "\u00a0%")
 
 
@@ -64,7 +64,7 @@ def titled(title: str, inside: str) -> str:
 
 
 def table(shown: Table, caption: bool = True) -> str:
-    """A table that scrolls sideways in its own box where there is too little room."""
+    """Render a table in a box that scrolls sideways when the screen is too narrow."""
     if not shown.rows:
         return ""
     name = text(shown.title)
@@ -95,7 +95,7 @@ def _cell(column: Column, cell: str, first: bool) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]], style: str = "facts") -> str:
-    """Names and what they stand for."""
+    """Render names and values as a description list."""
     inside = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in pairs)
     return f"<dl{_styled(style)}>{inside}</dl>" if inside else ""
 

@@ -1,8 +1,8 @@
-"""How a page looks: neutral tones and one accent, light and dark, on a phone, a wide screen and paper."""
+"""The style sheet: neutral tones and one accent, in light and dark, for phones, wide screens and paper."""
 
 from __future__ import annotations
 
-# By name: on a light page, on a dark one. Text on its ground has a contrast of at least 4.5.
+# Name: (light, dark). Text has a contrast of at least 4.5 against its background, for each of the PAIRS.
 COLOURS = {
     "paper": ("#ffffff", "#14171b"),
     "wash": ("#f4f6f8", "#1c2025"),
@@ -15,10 +15,10 @@ COLOURS = {
     "tone-1": ("#e4e8ed", "#2e353d"),
     "tone-2": ("#c6ced7", "#4a5562"),
     "noise": ("#dfe5ec", "#2b333c"),
-    "mark": ("#6b737d", "#8b949f"),  # lines of pictures that are no text
+    "mark": ("#6b737d", "#8b949f"),  # lines in pictures, never text
 }
 
-# What is written on what.
+# Text colour and the background it is drawn on.
 PAIRS = (
     ("ink", "paper"),
     ("ink", "wash"),

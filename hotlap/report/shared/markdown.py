@@ -1,4 +1,4 @@
-"""Pieces of a page for a pull request."""
+"""Pieces of a Markdown page for a pull request."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def list_lines(title: str, items: Sequence[str], numbered: bool = False) -> Iter
 
 
 def plain(text: str) -> str:
-    """Text that Markdown and HTML leave as it is, on one line, also inside a table."""
+    """Escape text so that Markdown and HTML show it literally, on one line, inside tables too."""
     one_line = " ".join(text.split())
     return re.sub(r"([\\`*_|<>\[\]#~])", r"\\\1", one_line)
 
 
 def code(text: str) -> str:
-    """A vertical bar ends a table's cell even inside code."""
+    """Quote text as code; vertical bars are replaced, since they end a table cell even inside code."""
     inside = " ".join(text.split()).replace("|", "¦")
     fence = "``" if "`" in inside else "`"
     return f"{fence}{inside}{fence}"

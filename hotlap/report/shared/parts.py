@@ -1,4 +1,4 @@
-"""Tables and bars as plain facts, whatever they are drawn as."""
+"""Tables and bars as plain data, independent of how they are rendered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Column:
     figures: bool = False  # right-aligned and never wrapped
     place: bool = False  # code, not prose
     minimum: int | None = None
-    extra: bool = False  # left out where there is little room
+    extra: bool = False  # dropped on a narrow terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    marked: int | None = None  # the row to stand out
+    marked: int | None = None  # the row to highlight
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Segment:
     name: str
     ms: float
     share: float
-    percent: int  # all of a bar's add up to 100
+    percent: int  # those of one bar add up to 100
 
 
 @dataclass(frozen=True, slots=True)

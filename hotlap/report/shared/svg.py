@@ -1,4 +1,4 @@
-"""Pictures of lines, boxes and words. Places are percents of the width, so that a picture fits any screen as it is."""
+"""SVG pictures of lines, boxes and words. Horizontal positions are percentages, so a picture fits any screen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hotlap.report.shared.html import text
 
 
 def picture(height: int, label: str, inside: str, style: str = "") -> str:
-    """As wide as its place; `label` tells those who do not see it what it shows."""
+    """Return a picture as wide as its container; `label` describes it to screen readers."""
     named = f' class="{style}"' if style else ""
     return (
         f'<svg{named} role="img" aria-label="{text(label)}" width="100%" height="{height}" focusable="false">'
@@ -15,12 +15,12 @@ def picture(height: int, label: str, inside: str, style: str = "") -> str:
 
 
 def across(share: float) -> str:
-    """A place between the left end (0) and the right one (1)."""
+    """Format a horizontal position between the left end (0) and the right end (1)."""
     return f"{_short(100 * share)}%"
 
 
 def upright(x: float, style: str) -> str:
-    """From the top to the bottom, however high the picture is drawn."""
+    """Return a vertical line over the full height of the picture."""
     return f'<line class="{style}" x1="{across(x)}" y1="0" x2="{across(x)}" y2="100%"/>'
 
 
@@ -40,7 +40,7 @@ def box(x: float, y: float, width: float, height: float, style: str) -> str:
 
 
 def square(x: float, y: float, size: float, style: str) -> str:
-    """Centred at a percent, as large as it is in pixels."""
+    """Return a square centred at a relative x, with its size in pixels."""
     half = _short(size / 2)
     return (
         f'<rect class="{style}" x="{across(x)}" y="{_short(y - size / 2)}" width="{_short(size)}" '
@@ -48,8 +48,8 @@ def square(x: float, y: float, size: float, style: str) -> str:
     )
 
 
-def words(x: float, y: float, said: str, style: str, anchor: str = "start") -> str:
-    return f'<text class="{style}" x="{across(x)}" y="{_short(y)}" text-anchor="{anchor}">{text(said)}</text>'
+def words(x: float, y: float, content: str, style: str, anchor: str = "start") -> str:
+    return f'<text class="{style}" x="{across(x)}" y="{_short(y)}" text-anchor="{anchor}">{text(content)}</text>'
 
 
 def _short(value: float) -> str:

@@ -1,4 +1,4 @@
-"""A step as bars: before, divided into its phases, and after; and the list of its phases."""
+"""A step as bars: before, divided into its phases, and after; with the list of its phases."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from hotlap.report.shared.parts import Bars, Segment
 from hotlap.report.shared.svg import across, box, picture
 
 HEIGHT = 40
-NAMED, NUMBERED = 0.17, 0.035  # of the width: a narrower segment has its number only, or nothing
-TONES = 3  # neutral tones that take turns
+NAMED, NUMBERED = 0.17, 0.035  # share of the width: a narrower segment shows only its number, or nothing
+TONES = 3  # neutral tones, used alternately
 
 
 def phases(segments: tuple[Segment, ...], share: float = 1.0) -> str:
-    """The phases of one step, numbered as in the list beside it."""
+    """Draw the phases of one step, numbered as in the list beside it."""
     pieces, at = [], 0.0
     for i, segment in enumerate(segments):
         width = segment.share * share
         pieces.append(_segment(i, segment, at, width))
         at += width
-    return picture(HEIGHT, _told(segments), "".join(pieces), "bar")
+    return picture(HEIGHT, _label(segments), "".join(pieces), "bar")
 
 
-def _told(segments: tuple[Segment, ...]) -> str:
+def _label(segments: tuple[Segment, ...]) -> str:
     return "A step: " + ", ".join(
         f"{segment.name} {number(segment.ms)} ms ({segment.percent} %)" for segment in segments
     )
@@ -46,8 +46,8 @@ def before(bars: Bars, longest: float) -> str:
 
 
 def after(bars: Bars, longest: float) -> str:
-    told = f"After: {number(bars.after_ms)} ms"
-    return picture(HEIGHT, told, box(0, 0, (bars.after_ms or 0.0) / longest, HEIGHT, "after"), "bar")
+    label = f"After: {number(bars.after_ms)} ms"
+    return picture(HEIGHT, label, box(0, 0, (bars.after_ms or 0.0) / longest, HEIGHT, "after"), "bar")
 
 
 def longest(bars: Bars) -> float:
@@ -55,7 +55,7 @@ def longest(bars: Bars) -> float:
 
 
 def phase_list(segments: tuple[Segment, ...]) -> str:
-    """The phases of a step with their numbers in the bar."""
+    """List the phases of a step with their numbers in the bar."""
     inside = "".join(
         f'<li><span class="key tone-{i % TONES}">{i + 1}</span><span>{text(segment.name)}</span>'
         f'<span>{number(segment.ms)} ms</span><span class="share">{segment.percent or "&lt;1"} %</span></li>'

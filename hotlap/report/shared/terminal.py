@@ -1,4 +1,4 @@
-"""Pieces of a page in a terminal, drawn with rich. Every text is a rich Text: a user's brackets are no markup."""
+"""Pieces of a terminal page, drawn with rich. Every string is a rich Text, so that a user's brackets are not markup."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ COLOURS = {
 }
 SPAN_COLOURS = ("green3", "dark_sea_green4", "spring_green1", "chartreuse4")
 WIDEST_BAR = 100
-ROOMY = 76  # columns; below, tables leave out what can be spared
-# Where the terminal's encoding has none of these.
+ROOMY = 76  # columns; narrower tables drop their extra columns
+# Replacements for terminals whose encoding lacks these characters.
 ASCII = str.maketrans(
     {
         "×": "x",
@@ -64,7 +64,7 @@ def show(console: Console, text: Text) -> None:
 
 
 class Bar:
-    """The step as one bar with its legend; letters tell the phases apart where there is no colour."""
+    """The step as one bar with a legend; without colour, letters tell the phases apart."""
 
     def __init__(self, segments: tuple[Segment, ...]) -> None:
         self.segments = segments
@@ -81,7 +81,7 @@ class Bar:
         yield from self._legend(coloured, options.max_width)
 
     def _cells(self, width: int) -> list[int]:
-        """Every phase that took time is seen, if only by one cell."""
+        """Return the width of each phase; every phase gets at least one cell if there is room."""
         if len(self.segments) >= width:
             return parts_of(width, [segment.share for segment in self.segments])
         return [1 + more for more in parts_of(width - len(self.segments), [segment.share for segment in self.segments])]
@@ -121,7 +121,7 @@ def _colours(segments: tuple[Segment, ...]) -> list[str]:
 
 
 def _letters(segments: tuple[Segment, ...]) -> list[str]:
-    """Phases by their initial, the user's sections by a digit."""
+    """Return a letter for each segment: a phase's initial, or a digit for a user's span."""
     own = [segment.phase for segment in segments if segment.phase not in COLOURS]
     digits = {phase: str((i + 1) % 10) for i, phase in enumerate(own)}
     return [digits.get(segment.phase) or segment.name[0].upper() for segment in segments]
@@ -138,8 +138,8 @@ def draw_table(table: Table, console: Console) -> None:
         caption=Text(table.note, "dim") if table.note else None,
         caption_justify="left",
     )
-    kept = [i for i, column in enumerate(table.columns) if console.width >= ROOMY or not column.extra]
-    for column in (table.columns[i] for i in kept):
+    visible = [i for i, column in enumerate(table.columns) if console.width >= ROOMY or not column.extra]
+    for column in (table.columns[i] for i in visible):
         drawn.add_column(
             Text(column.title),
             justify="right" if column.figures else "left",
@@ -148,7 +148,7 @@ def draw_table(table: Table, console: Console) -> None:
             min_width=column.minimum,
         )
     for i, row in enumerate(table.rows):
-        drawn.add_row(*(Text(row[j]) for j in kept), style="bold red" if i == table.marked else None)
+        drawn.add_row(*(Text(row[j]) for j in visible), style="bold red" if i == table.marked else None)
     console.print(drawn)
 
 

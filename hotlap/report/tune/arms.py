@@ -1,4 +1,4 @@
-"""What the processes of a trial say together: speed, warm-up, memory, and those that ended badly."""
+"""Aggregates over the processes of a trial: speed, warm-up, memory, and which of them broke."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def step_ms(samples: Sequence[Sample]) -> float | None:
 
 
 def rate(samples: Sequence[Sample]) -> float | None:
-    """Samples a second over all blocks."""
+    """Return samples per second over all blocks."""
     count = sum(block.samples for sample in samples for block in sample.blocks)
     seconds = sum(block.seconds for sample in samples for block in sample.blocks)
     return count / seconds if seconds > 0 and count > 0 else None
@@ -35,11 +35,11 @@ def most(values: Iterable[float | None]) -> float | None:
 
 
 def measured(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    return tuple(sample for sample in samples if sample.ended == EndReason.MEASURED.value)
+    return tuple(sample for sample in samples if sample.ended == EndReason.MEASURED)
 
 
 def broken(trial: Trial) -> tuple[Sample, ...]:
-    return tuple(sample for sample in trial.samples if sample.ended != EndReason.MEASURED.value)
+    return tuple(sample for sample in trial.samples if sample.ended != EndReason.MEASURED)
 
 
 def interval(speed: Speed | None) -> Interval | None:
@@ -47,23 +47,23 @@ def interval(speed: Speed | None) -> Interval | None:
 
 
 def final_trial(tuning: TuneRecord) -> Trial | None:
-    """The last of them: a tune that went on may have made it again. Without budget for one, what it was proven by."""
-    found = next((trial for trial in reversed(tuning.trials) if trial.stage == Stage.FINAL.value), None)
+    """Return the last final trial, since a resumed tune may repeat it, or the trial that proved the speed-up."""
+    found = next((trial for trial in reversed(tuning.trials) if trial.stage == Stage.FINAL), None)
     if found is None and tuning.speedup is not None:
         return next((trial for trial in tuning.trials if trial.name == tuning.speedup.trial), None)
     return found
 
 
 def noise_trials(tuning: TuneRecord) -> tuple[Trial, ...]:
-    return tuple(trial for trial in tuning.trials if trial.stage == Stage.NOISE.value)
+    return tuple(trial for trial in tuning.trials if trial.stage == Stage.NOISE)
 
 
 def verdict_of(tuning: TuneRecord, stage: Stage) -> Verdict | None:
-    return next((verdict for verdict in reversed(tuning.verdicts) if verdict.stage == stage.value), None)
+    return next((verdict for verdict in reversed(tuning.verdicts) if verdict.stage == stage), None)
 
 
 def baseline(tuning: TuneRecord) -> tuple[Sample, ...]:
-    """Every process that trained as the user wrote it."""
+    """Return every process that ran the unchanged program."""
     return tuple(
         sample
         for trial in tuning.trials

@@ -1,4 +1,4 @@
-"""The logarithmic axis that all intervals of a tune share."""
+"""The logarithmic axis shared by all intervals of a tune."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from hotlap.report.tune.parts import Interval, TunePage
 
-NARROWEST = 1.25  # the axis goes at least from 1 / 1.25 to 1.25
-WIDEST = 200.0  # beyond, an interval ends in an arrow
-ROOM = 1.06  # beyond the outermost end
+NARROWEST = 1.25  # the axis spans at least 1 / 1.25 to 1.25
+WIDEST = 200.0  # an interval beyond this ends in an arrow
+ROOM = 1.06  # factor of margin beyond the outermost end
 MOST_TICKS = 7
 FINE = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8)
 
@@ -21,7 +21,7 @@ class Axis:
     high: float
 
     def at(self, ratio: float) -> float:
-        """0 at the left end, 1 at the right; what lies beyond is put at the end."""
+        """Return the position from 0 (left end) to 1 (right end), clamped to the axis."""
         inside = min(max(ratio, self.low), self.high)
         return math.log(inside / self.low) / math.log(self.high / self.low)
 
@@ -29,7 +29,7 @@ class Axis:
         return not self.low <= ratio <= self.high
 
     def ticks(self) -> tuple[float, ...]:
-        """Round numbers, always with 1."""
+        """Return round numbers on the axis, always including 1."""
         fine = [tick for tick in FINE if self.low <= tick <= self.high]
         if self.high / self.low <= 2.0:
             return _thinned(fine)
@@ -41,10 +41,10 @@ class Axis:
 
 
 def _thinned(ticks: list[float]) -> tuple[float, ...]:
-    """Every second, third … one, so that 1 stays."""
+    """Keep every second, third … tick, so that at most MOST_TICKS remain and 1 is among them."""
     every = -(-len(ticks) // MOST_TICKS)
-    one = next((i for i, tick in enumerate(ticks) if math.isclose(tick, 1.0)), 0)
-    return tuple(tick for i, tick in enumerate(ticks) if (i - one) % every == 0)
+    index_of_1 = next((i for i, tick in enumerate(ticks) if math.isclose(tick, 1.0)), 0)
+    return tuple(tick for i, tick in enumerate(ticks) if (i - index_of_1) % every == 0)
 
 
 def axis_of(page: TunePage) -> Axis:

@@ -1,4 +1,4 @@
-"""What both arms were compared in, and what was not covered: nothing beyond it is proven."""
+"""What was compared between both arms, and what was not covered: nothing beyond the comparison is proven."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hotlap.report.shared.figures import clean, plural
 from hotlap.report.shared.parts import Column, Table
 from hotlap.report.tune.arms import final_trial, measured
 
-WORDS = {True: "same", False: "not the same", None: "not known"}
+WORDS = {True: "same", False: "different", None: "unknown"}
 MARGIN = (
-    "memory may be a tenth more than the baseline's, 200 MB, or a fiftieth of what the machine has, whichever is most; "
-    "--memory and --device-memory say otherwise"
+    "memory may exceed the baseline's by a tenth, 200 MB, or a fiftieth of the machine's memory, whichever is most; "
+    "--memory and --device-memory set other limits"
 )
 MOST_NAMED = 6
 
 
 def longest_trial(tuning: TuneRecord) -> Trial | None:
-    """The longer run of what is kept, else the trial that proved it."""
+    """Return the longer run of what is kept or, without one, the trial that proved it."""
     last = tuning.lasting
     found = next((trial for trial in tuning.trials if last is not None and trial.name == last.trial), None)
     return found if found is not None else final_trial(tuning)
@@ -53,14 +53,14 @@ def _not_covered(tuning: TuneRecord) -> Iterator[str]:
     traces = [sample.traces for sample in samples if sample.traces is not None]
     yield from _length(tuning, samples)
     if not traces:
-        yield "Nothing but speed and losses was compared."
+        yield "Only speed and losses were compared."
     else:
         yield from _seen(traces)
     gate = _gate(tuning)
     left = [f"{check.name}: {name}" for check in (gate.checks if gate is not None else ()) for name in check.left_out]
     if left:
-        yield f"Left out because the baseline does not repeat it: {_few(left)}."
-    yield "Other machines, versions, data and options than these."
+        yield f"Left out because it varies within the baseline: {_few(left)}."
+    yield "Other machines, versions, data and options."
 
 
 def steps_of(samples: Sequence[Sample]) -> int:
@@ -70,7 +70,7 @@ def steps_of(samples: Sequence[Sample]) -> int:
 def _length(tuning: TuneRecord, samples: Sequence[Sample]) -> Iterator[str]:
     steps, epoch = steps_of(samples), tuning.epoch_steps
     if tuning.lasting is None and tuning.finished:
-        yield f"Anything after {steps:,} steps: a longer run was not paid for; give a larger --budget."
+        yield f"Anything after {steps:,} steps: the budget did not cover a longer run; give a larger --budget."
     elif epoch is not None and steps < epoch and steps != tuning.full_steps:
         yield f"Anything after {steps:,} of the {epoch:,} steps of an epoch."
     elif steps != tuning.full_steps:
@@ -86,11 +86,11 @@ def _seen(traces: Sequence[Traces]) -> Iterator[str]:
     world = max((state.world for state in states), default=1)
     if world > 1:
         others = plural(world - 1, "process", "processes")
-        yield f"{others} of the {world} that train together: only the first was read."
+        yield f"{others} of the {world} that train together: only the first was examined."
     lost = list(dict.fromkeys(name for trace in traces for name in trace.cut))
     lost += list(dict.fromkeys(name for state in states for name in state.unreadable))
     if lost:
-        yield f"Too much, or not to be read: {_few(lost)}."
+        yield f"Too large, or unreadable: {_few(lost)}."
 
 
 def _few(names: Sequence[str]) -> str:
@@ -99,10 +99,10 @@ def _few(names: Sequence[str]) -> str:
 
 
 def fell_later(tuning: TuneRecord, entry: str, value: str | None) -> str | None:
-    """Why an optimisation that was kept at first did not hold over the longer run."""
+    """Return why an optimisation that was kept at first did not hold over the longer run."""
     for verdict in reversed(tuning.verdicts):
         trial = next((past_trial for past_trial in tuning.trials if past_trial.name == verdict.trial), None)
-        failed = verdict.stage == Stage.LASTING.value and verdict.decision != Decision.KEEP.value
+        failed = verdict.stage == Stage.LASTING and verdict.decision != Decision.KEEP
         if failed and trial is not None and (entry, value) in [(choice.name, choice.value) for choice in trial.new]:
             return verdict.why
     return None

@@ -1,4 +1,4 @@
-"""How to do it again, where it was measured, and what is there to compare before and after."""
+"""Step times and resources before and after, the commands to reproduce a tune, and where it was measured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hotlap.report.tune.losses import seed_name
 from hotlap.report.tune.parts import Command
 
 
-def bars(tuning: TuneRecord, seen: Observation | None) -> Bars:
+def bars(tuning: TuneRecord, observation: Observation | None) -> Bars:
     final = final_trial(tuning)
     before = step_ms(measured(final.of(BASE) if final else baseline(tuning)))
     after = step_ms(measured(final.of(NEW))) if final else None
@@ -42,14 +42,14 @@ def bars(tuning: TuneRecord, seen: Observation | None) -> Bars:
         after_ms=after,
         after_low=low,
         after_high=high,
-        segments=_parts(seen, before),
-        note=" ".join(_bar_notes(tuning, seen, before, after)),
+        segments=_parts(observation, before),
+        note=" ".join(_bar_notes(tuning, observation, before, after)),
     )
 
 
-def _parts(seen: Observation | None, before: float | None) -> tuple[Segment, ...]:
-    """The profile's shares of the step that was measured without it."""
-    found = segments(seen) if seen is not None else ()
+def _parts(observation: Observation | None, before: float | None) -> tuple[Segment, ...]:
+    """Apply the profile's shares to the step time, which was measured without profiling."""
+    found = segments(observation) if observation is not None else ()
     return found if before is None else tuple(replace(segment, ms=segment.share * before) for segment in found)
 
 
@@ -60,21 +60,21 @@ def _ends(before: float | None, speed: Speed | None) -> tuple[float | None, floa
 
 
 def _bar_notes(
-    tuning: TuneRecord, seen: Observation | None, before: float | None, after: float | None
+    tuning: TuneRecord, observation: Observation | None, before: float | None, after: float | None
 ) -> Iterator[str]:
     if before is None:
-        yield "No step of the baseline was measured yet."
+        yield "No step of the baseline has been measured yet."
     elif after is not None:
         final = verdict_of(tuning, Stage.FINAL) is not None
-        yield f"Both lengths are measured in the {'final trial' if final else 'trial that proved it'}."
+        yield f"Both lengths were measured in the {'final trial' if final else 'trial that proved it'}."
     elif tuning.kept or not tuning.finished:
         yield "After is missing: the final trial has not measured any step."
     else:
-        yield "Nothing is kept, so a step takes what it took before."
-    if seen is None:
-        yield "Its parts are missing: the profile of the baseline was not kept."
+        yield "Nothing is kept, so a step takes as long as before."
+    if observation is None:
+        yield "The phases are missing: the profile of the baseline was not saved."
     else:
-        yield "The parts of a step are the shares that the profile of the baseline found."
+        yield "The phases have the shares that the profile of the baseline found."
 
 
 def before_after(tuning: TuneRecord) -> Table:
@@ -89,7 +89,7 @@ def before_after(tuning: TuneRecord) -> Table:
         ("peak device memory", lambda arm: megabytes(most(sample.device_mb for sample in arm))),
         ("processes", lambda arm: str(len(arm))),
     )
-    rows = [(name, *(tell(arm) for arm in arms)) for name, tell in lines]
+    rows = [(name, *(describe(arm) for arm in arms)) for name, describe in lines]
     return Table(
         title="Before and after" if len(arms) > 1 else "Before",
         columns=(Column(""), *(Column(name, figures=True) for name in ("before", "after")[: len(arms)])),
@@ -98,7 +98,7 @@ def before_after(tuning: TuneRecord) -> Table:
 
 
 def not_tried(tuning: TuneRecord) -> Table:
-    """By reason, because one often holds for many."""
+    """List what was not tried by reason, because one reason often applies to many."""
     by_reason: dict[str, list[str]] = {}
     for entry, why in tuning.not_tried:
         by_reason.setdefault(clean(why), []).append(clean(entry))
@@ -137,36 +137,36 @@ def commands(tuning: TuneRecord) -> Iterator[Command]:
         yield Command("Train with the proven plan", clean(f"hotlap run {command}"))
         yield Command("The same, spelled out", clean(f"hotlap run {chosen} {command}"))
     yield Command("Train without hotlap", clean(command))
-    yield Command("Draw this report again", clean(f"hotlap report {shlex.quote(tuning.run)} --html"))
+    yield Command("Write this report again", clean(f"hotlap report {shlex.quote(tuning.run)} --html"))
 
 
-def _options(asked: TuneRequest) -> str:
-    words = ["--budget", f"{asked.budget_seconds:g}s", "--risk", asked.risk]
-    words += ["--min-effect", f"{(asked.minimum - 1) * 100:g}%"]
-    if asked.steps is not None:
-        words += ["--steps", str(asked.steps)]
-    if asked.metric is not None:
-        tag = f"tb:{asked.metric.tag}" if asked.metric.tag is not None else None
-        words += ["--metric", asked.metric.pattern or tag or asked.metric.name]
-        words += ["--higher-is-better"] if asked.metric.higher_is_better else []
-    for option, limit in (("--memory", asked.memory_mb), ("--device-memory", asked.device_mb)):
+def _options(request: TuneRequest) -> str:
+    words = ["--budget", f"{request.budget_seconds:g}s", "--risk", request.risk]
+    words += ["--min-effect", f"{(request.minimum - 1) * 100:g}%"]
+    if request.steps is not None:
+        words += ["--steps", str(request.steps)]
+    if request.metric is not None:
+        tag = f"tb:{request.metric.tag}" if request.metric.tag is not None else None
+        words += ["--metric", request.metric.pattern or tag or request.metric.name]
+        words += ["--higher-is-better"] if request.metric.higher_is_better else []
+    for option, limit in (("--memory", request.memory_mb), ("--device-memory", request.device_mb)):
         words += [option, f"{limit:g}M"] if limit is not None else []
     return shlex.join(words)
 
 
 def _repeats(tuning: TuneRecord) -> str:
-    """Whether the program as it is gives the same losses twice, which decides how strict `exact` can be."""
+    """Say whether the unchanged program repeats its losses with a seed, which decides how strict `exact` can be."""
     by_seed: dict[int, list[tuple[float, ...]]] = {}
-    for ran in (sample for trial in tuning.trials for sample in measured(trial.samples)):
-        if not ran.choices and not ran.nudge and ran.losses:
-            by_seed.setdefault(ran.seed_shift, []).append(ran.losses)
-    again = [(some[0], other) for some in by_seed.values() for other in some[1:]]
-    if not again:
+    for sample in (sample for trial in tuning.trials for sample in measured(trial.samples)):
+        if not sample.choices and not sample.nudge and sample.losses:
+            by_seed.setdefault(sample.seed_shift, []).append(sample.losses)
+    repeats = [(runs[0], repeat) for runs in by_seed.values() for repeat in runs[1:]]
+    if not repeats:
         return "not known: no seed was run twice"
-    apart = sum(any(left != right for left, right in zip(losses, other, strict=False)) for losses, other in again)
-    if apart:
-        return f"no: {apart} of {plural(len(again), 'run')} with a seed run before gave other losses"
-    return f"yes, bit by bit ({plural(len(again), 'run')} with a seed run before)"
+    differing = sum(any(left != right for left, right in zip(first, repeat, strict=False)) for first, repeat in repeats)
+    if differing:
+        return f"no: {differing} of {plural(len(repeats), 'run')} that repeated a seed gave other losses"
+    return f"yes, bit for bit ({plural(len(repeats), 'run')} repeated a seed)"
 
 
 def footer(tuning: TuneRecord) -> Iterator[tuple[str, str]]:

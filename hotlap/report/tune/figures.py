@@ -1,4 +1,4 @@
-"""How ratios, intervals and durations are written, and text that was not written by us."""
+"""Formats intervals of ratios."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hotlap.report.tune.parts import Interval
 
 
 def ends(interval: Interval) -> str:
-    """Its two ends, or nothing."""
+    """Format the two ends of the interval; empty without an interval."""
     if interval.low is None or interval.high is None:
         return ""
     return f"{ratio(interval.low)}–{ratio(interval.high)}"

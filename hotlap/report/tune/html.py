@@ -44,7 +44,7 @@ def _sections(page: TunePage) -> Iterator[str]:
     yield section("What was tried", _forest(page), titled("Not tried", table(page.not_tried, caption=False)))
     yield section(
         "What was compared",
-        table(page.compared, caption=False) or paragraph("Nothing is kept, so nothing was compared at last."),
+        table(page.compared, caption=False) or paragraph("Nothing is kept, so there was no final comparison."),
         titled("Not covered", bullets(page.not_covered)),
         titled("Files", bullets(page.files)),
     )
@@ -52,7 +52,7 @@ def _sections(page: TunePage) -> Iterator[str]:
     yield section("Where the time went", *_time(page))
     full = page.length
     yield section("At full length", bullets(full.facts), table(full.table, caption=False) if full.table else "")
-    yield section("Do it again", commands(page.commands))
+    yield section("Reproduce it", commands(page.commands))
     yield section("Measured on", facts(page.footer), titled(page.broken.title, table(page.broken, caption=False)))
 
 
@@ -107,7 +107,7 @@ def _forest(page: TunePage) -> str:
     rows = [_edge(page, axis, page.noise, NOISE, "sets the noise band")]
     rows += [_row(page, axis, row) for row in page.rows]
     rows.append(_edge(page, axis, page.together, TOGETHER, "the final trial, against the baseline"))
-    # Roles are spelled out because a table drawn as a grid, as on a phone, loses its own in some browsers.
+    # Roles are explicit because some browsers drop them from a table laid out as a grid, as on a phone.
     return (
         f'{_forest_keys(page)}<table class="tried" role="table"><caption class="unseen">What was tried</caption>'
         f'<thead role="rowgroup"><tr role="row">{heads}</tr></thead>\n'
@@ -118,8 +118,8 @@ def _forest(page: TunePage) -> str:
 def _forest_keys(page: TunePage) -> str:
     noise = f"baseline against itself, {ends(page.noise)}" if page.noise and ends(page.noise) else "no noise band"
     names = (
-        "measured, with its 95 % interval; accent where it is kept",
-        "alone, where it was also tried on top of others",
+        "measured, with its 95 % interval; coloured where it is kept",
+        "the trial alone, where there is another on top of others",
         noise,
         f"smallest speed-up that counts, {ratio(page.minimum)}×",
     )
@@ -134,7 +134,7 @@ def _keys(keys: tuple[str, ...], names: tuple[str, ...]) -> str:
 
 
 def _edge(page: TunePage, axis: Axis, interval: Interval | None, name: str, why: str) -> str:
-    """The rows that are no optimisation."""
+    """Return the row of the baseline or of everything together, neither of which is an optimisation."""
     if interval is None:
         return ""
     plot = svg_forest.row(page, axis, interval, None, strong=name == TOGETHER)
@@ -167,8 +167,8 @@ def _speed(alone: Interval | None, stacked: Interval | None) -> str:
     decided = stacked or alone
     if decided is None:
         return "–"
-    said = f"<b>{times(decided.ratio)}</b><small>{ends(decided) or 'no interval'}</small>"
-    return said + (f"<small>alone {times(alone.ratio)}</small>" if alone and stacked else "")
+    speed = f"<b>{times(decided.ratio)}</b><small>{ends(decided) or 'no interval'}</small>"
+    return speed + (f"<small>alone {times(alone.ratio)}</small>" if alone and stacked else "")
 
 
 def _losses(losses: Losses) -> str:
@@ -176,9 +176,9 @@ def _losses(losses: Losses) -> str:
     names = ("noise band of the baseline", *(curve.name for curve in losses.curves))
     axis = " (logarithmic axis)" if svg_curves.is_logarithmic(losses) else ""
     shown = _keys(CURVE_KEYS[: len(names)], names) + f"<figure>{picture}</figure>" if picture else ""
-    tables = "".join(f"<div>{table(listed)}</div>" for listed in losses.tables)
-    told = paragraph(f"Mean loss over steps{axis}.", "note") if picture else ""
-    return f'{shown}{told}{bullets(losses.facts)}<div class="side">{tables}</div>'
+    tables = "".join(f"<div>{table(rows)}</div>" for rows in losses.tables)
+    note = paragraph(f"Mean loss over steps{axis}.", "note") if picture else ""
+    return f'{shown}{note}{bullets(losses.facts)}<div class="side">{tables}</div>'
 
 
 def _time(page: TunePage) -> Iterator[str]:

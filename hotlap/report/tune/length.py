@@ -1,4 +1,4 @@
-"""What it would take at the length of the user's whole run, and from when on it pays."""
+"""How long the user's whole run would take, and after how many steps it pays off."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _missing(tuning: TuneRecord) -> str:
     if not tuning.finished:
         return "Not known yet: the final trial against the baseline has not ended."
     if not tuning.kept:
-        return "Nothing is kept, so a whole run takes what it took before."
+        return "Nothing is kept, so a whole run takes as long as before."
     return "Not known: the final trial measured no steps."
 
 
 def _facts(tuning: TuneRecord, judged: Verdict, before: float, after: float) -> Iterator[str]:
     steps = tuning.full_steps
     if steps is None:
-        yield "How many steps the whole run has is not known, so here are a few lengths."
+        yield "The number of steps of the whole run is not known, so here are a few lengths."
     else:
         saved = steps * before / 1000 - whole(steps, after, judged)
         gain = f"{duration(saved)} less" if saved > 0 else f"{duration(-saved)} more"
@@ -45,11 +45,11 @@ def _facts(tuning: TuneRecord, judged: Verdict, before: float, after: float) -> 
         yield sentence[0].upper() + sentence[1:] + "."
     known = judged.pays_off
     if steps is not None and known is not None and known.steps is not None and known.steps > steps:
-        yield f"At {steps:,} steps it does not pay: the run is over before the longer warm-up is won back."
+        yield f"At {steps:,} steps it does not pay off: the run ends before the longer warm-up is won back."
 
 
 def whole(steps: int, ms: float, judged: Verdict) -> float:
-    """Seconds of training, with the warm-up that is longer than the baseline's."""
+    """Return the seconds of training, including warm-up beyond the baseline's."""
     extra = judged.pays_off.extra_seconds if judged.pays_off else 0.0
     return steps * ms / 1000 + max(extra, 0.0)
 
@@ -73,7 +73,7 @@ def _table(tuning: TuneRecord, judged: Verdict, before: float, after: float) -> 
             )
             for steps in lengths
         ),
-        note="steps at the measured speed, with what lies between them (evaluation) and without start-up; after "
+        note="steps at the measured speed, including what lies between them (evaluation) but not start-up; after "
         "includes the longer warm-up",
     )
 

@@ -1,4 +1,4 @@
-"""The losses of both arms, thinned out, with the band the baseline makes by itself."""
+"""The losses of both arms, thinned out, with the noise band of the baseline."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def losses(tuning: TuneRecord) -> Losses:
 
 
 def _same_seeds(before: Sequence[Sample], after: Sequence[Sample]) -> tuple[list[Sample], list[Sample], bool]:
-    """Curves are comparable where both arms had the same seeds."""
+    """Keep the samples whose seeds both arms share, since only those curves are comparable."""
     common = {sample.seed_shift for sample in before} & {sample.seed_shift for sample in after}
     if not common:
         return list(before), list(after), not after
@@ -60,13 +60,13 @@ def _same_seeds(before: Sequence[Sample], after: Sequence[Sample]) -> tuple[list
 
 
 def _binned(values: Sequence[float], count: int, width: int) -> Values:
-    """Means of bins; a bin with a loss that is not finite has none."""
-    bins = [values[at : at + width] for at in range(0, count, width)]
-    return tuple(sum(part) / len(part) if part and all(map(math.isfinite, part)) else None for part in bins)
+    """Return the mean of each bin; None for a bin with a loss that is not finite."""
+    bins = [values[start : start + width] for start in range(0, count, width)]
+    return tuple(sum(losses) / len(losses) if losses and all(map(math.isfinite, losses)) else None for losses in bins)
 
 
 def _mean(curves: Sequence[Values]) -> Values:
-    """Over processes; None where one of them has none."""
+    """Return the mean over processes; None where any of them has no value."""
     return tuple(
         sum(known) / len(known) if len(known) == len(column) else None
         for column in zip(*curves, strict=True)
@@ -90,7 +90,7 @@ def _facts(
         return
     if not after:
         yield _why_no_after(tuning)
-    over = f", means of {width} steps each" if width > 1 else ""
+    over = f"; each point averages {width} steps" if width > 1 else ""
     compared = f" before and {len(after)} after" if after else ""
     yield f"Means over {plural(len(before), 'process', 'processes')}{compared}{over}."
     if not paired:
@@ -103,12 +103,16 @@ def _facts(
 
 def _why_no_after(tuning: TuneRecord) -> str:
     if not tuning.finished:
-        return "The final trial has not run yet, so there is no curve after."
-    return "There was no final trial, so there is no curve after." if tuning.kept else "Nothing is kept: only before."
+        return "The final trial has not run yet, so only the curve before is shown."
+    return (
+        "There was no final trial, so only the curve before is shown."
+        if tuning.kept
+        else "Nothing is kept, so only the curve before is shown."
+    )
 
 
 def _distance(before: list[Sample], after: list[Sample]) -> Iterator[str]:
-    """Step by step, seed by seed."""
+    """Compare the losses of both arms step by step, for each shared seed."""
     first = {sample.seed_shift: sample.losses for sample in reversed(before)}
     pairs = [
         (old, new)
@@ -122,15 +126,15 @@ def _distance(before: list[Sample], after: list[Sample]) -> Iterator[str]:
     furthest = max(abs(new - old) for old, new in pairs)
     compared = f"{plural(len(pairs), 'pair')} of losses at the same step and seed"
     if furthest == 0:
-        yield f"All {compared} are equal to the bit."
+        yield f"All {compared} are equal bit for bit."
     else:
         yield f"Of {compared} the two furthest apart differ by {furthest:.3g}."
 
 
 def _inside(thin: Losses, own: int) -> str:
     if own < 2:
-        return "There is no noise band: it takes two processes of the baseline."
-    band = f"The band is from the lowest to the highest of {own} processes of the baseline"
+        return "There is no noise band: it needs two processes of the baseline."
+    band = f"The band spans the lowest to the highest of {own} processes of the baseline"
     if len(thin.curves) < 2:
         return f"{band}."
     known = [
@@ -145,7 +149,7 @@ def _not_finite(before: list[Sample], after: list[Sample]) -> Iterator[str]:
     for name, arm in (("before", before), ("after", after)):
         broken = [i for sample in arm for i, loss in enumerate(sample.losses) if not math.isfinite(loss)]
         if broken:
-            yield f"A loss {name} was not finite, first at step {min(broken) + 1}."
+            yield f"The loss {name} was not finite, first at step {min(broken) + 1}."
 
 
 def _table(thin: Losses) -> Table | None:
@@ -176,7 +180,7 @@ def _digits(value: float | None) -> str:
 
 
 def _metric(tuning: TuneRecord) -> Table | None:
-    """The last reading of each process of the final trial, by seed."""
+    """List the last metric value of each process of the final trial, by seed."""
     metric, final = tuning.asked.metric, final_trial(tuning)
     if metric is None or final is None:
         return None
@@ -193,7 +197,7 @@ def _metric(tuning: TuneRecord) -> Table | None:
         rows=tuple(
             (seed_name(seed), _digits(read.get((seed, BASE))), _digits(read.get((seed, NEW)))) for seed in seeds
         ),
-        note=f"{better} is better" if seeds else "no value of it was read in the final trial",
+        note=f"{better} is better" if seeds else "no value was read in the final trial",
     )
 
 

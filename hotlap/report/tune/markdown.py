@@ -1,4 +1,4 @@
-"""The report of a tune for a pull request."""
+"""The report of a tune as Markdown, for a pull request."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _where(page: TunePage) -> Iterator[str]:
 
 
 def _again(page: TunePage) -> Iterator[str]:
-    yield "**Do it again**"
+    yield "**Reproduce it**"
     yield ""
     yield from (f"- {plain(command.what)}: {code(command.line)}" for command in page.commands)
     yield ""

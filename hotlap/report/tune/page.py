@@ -1,4 +1,4 @@
-"""The report of a tune: one description, whatever it is drawn as."""
+"""The report of a tune as one page, shared by all output formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hotlap.report.tune.parts import Interval, TunePage
 from hotlap.report.tune.rows import rows
 
 
-def tune_page(tuning: TuneRecord, seen: Observation | None, diagnosis: Diagnosis | None) -> TunePage:
+def tune_page(tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None) -> TunePage:
     tried = rows(tuning)
     state, sentence = tune_words.state_and_sentence(tuning, tried)
     return TunePage(
@@ -27,7 +27,7 @@ def tune_page(tuning: TuneRecord, seen: Observation | None, diagnosis: Diagnosis
         sentence=sentence,
         details=tuple(tune_words.details(tuning, sentence)),
         figures=tuple(tune_words.figures(tuning, tried)),
-        bars=tune_facts.bars(tuning, seen),
+        bars=tune_facts.bars(tuning, observation),
         before_after=tune_facts.before_after(tuning),
         rows=tried,
         noise=_noise(tuning),
@@ -35,8 +35,8 @@ def tune_page(tuning: TuneRecord, seen: Observation | None, diagnosis: Diagnosis
         minimum=tuning.asked.minimum,
         not_tried=tune_facts.not_tried(tuning),
         losses=losses(tuning),
-        time=page(seen, diagnosis) if seen is not None and diagnosis is not None else None,
-        no_time=_why_no_time(seen, diagnosis),
+        time=page(observation, diagnosis) if observation is not None and diagnosis is not None else None,
+        no_time=_why_no_time(observation, diagnosis),
         length=length(tuning),
         commands=tuple(tune_facts.commands(tuning)),
         broken=tune_facts.broken_processes(tuning),
@@ -52,7 +52,7 @@ def _noise(tuning: TuneRecord) -> Interval | None:
     return interval(found.speed if found else None)
 
 
-def _why_no_time(seen: Observation | None, diagnosis: Diagnosis | None) -> str:
-    if seen is None:
-        return "The profile of the baseline was not kept, so where its time went is not known."
+def _why_no_time(observation: Observation | None, diagnosis: Diagnosis | None) -> str:
+    if observation is None:
+        return "The profile of the baseline was not saved, so where its time went is not known."
     return "" if diagnosis else "The profile of the baseline was not diagnosed, so where its time went is not known."

@@ -1,4 +1,4 @@
-"""What a report of a tune is made of. Facts only: every way of drawing it shows these."""
+"""The parts of the report of a tune, as plain data for all output formats."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hotlap.report.shared.parts import Bars, Table
 
 KEPT, LEFT_OUT, INCONCLUSIVE, REJECTED, FAILED, PENDING = (
     "kept",
-    "left out",  # proven alone, not part of the plan
+    "left out",  # proven alone, but not part of the plan
     "inconclusive",
     "rejected",
-    "failed",  # a process of it did not train to the end
+    "failed",  # one of its processes did not train to the end
     "not judged yet",
 )
 STATES = (KEPT, LEFT_OUT, INCONCLUSIVE, REJECTED, FAILED, PENDING)
@@ -22,7 +22,7 @@ FASTER, NO_SPEEDUP, UNCLEAR, UNFINISHED = "faster", "no speed-up", "inconclusive
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """How many times as fast; without ends nothing could be resampled."""
+    """How many times as fast; the ends are None where there was nothing to resample."""
 
     ratio: float
     low: float | None
@@ -43,11 +43,11 @@ class Row:
     rule: str
     gate_why: str
     why: str
-    notes: tuple[str, ...] = ()  # what else is known: pays off, needs more, what it did
+    notes: tuple[str, ...] = ()  # when it pays off, how many more processes it needs, what it reported
 
     @property
     def shown(self) -> Interval | None:
-        """The one that decided."""
+        """The interval of the trial that decided."""
         return self.stacked or self.alone
 
 
@@ -66,7 +66,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Means over bins of steps, at most a few hundred, whatever the length of the training."""
+    """Mean losses over bins of steps, at most a few hundred whatever the length of the training."""
 
     steps: tuple[int, ...]  # the first of each bin
     last: int  # the last step of all
@@ -79,7 +79,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """What it would take at the length of the user's whole run."""
+    """How long the user's whole run would take."""
 
     facts: tuple[str, ...]
     table: Table | None
@@ -113,5 +113,5 @@ class TunePage:
     broken: Table  # processes that did not train to the end
     compared: Table
     not_covered: tuple[str, ...]
-    files: tuple[str, ...]  # what trials did to files past our diversion
+    files: tuple[str, ...]  # what trials did to files that were not diverted to scratch
     footer: tuple[tuple[str, str], ...]

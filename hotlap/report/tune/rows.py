@@ -1,4 +1,4 @@
-"""One row per optimisation: what was measured, whether it is harmless, and why it is kept or not."""
+"""One row per optimisation: what was measured, whether it is harmless, and why it is kept or rejected."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Key = tuple[str, str | None]  # entry and value
 
 
 def rows(tuning: TuneRecord) -> tuple[Row, ...]:
-    """Kept ones in the order of the plan, then by state in the order they were tried."""
-    made = [_row(tuning, key) for key in _keys(tuning)]
+    """Return a row for each optimisation: kept ones in the order of the plan, then by state in the order tried."""
+    unordered = [_row(tuning, key) for key in _keys(tuning)]
     plan = [named(choice.name, choice.value) for choice in tuning.kept]
     order = {name: i for i, name in enumerate(plan)}
-    return tuple(sorted(made, key=lambda row: (STATES.index(row.state), order.get(row.name, 0))))
+    return tuple(sorted(unordered, key=lambda row: (STATES.index(row.state), order.get(row.name, 0))))
 
 
 def named(entry: str, value: str | None) -> str:
@@ -31,19 +31,19 @@ def named(entry: str, value: str | None) -> str:
 
 
 def _keys(tuning: TuneRecord) -> list[Key]:
-    """All that was tried, or kept from an earlier session, in order."""
+    """Return everything that was tried, or kept from an earlier session, in order."""
     tried = [(trial.entry, trial.value) for trial in tuning.trials if trial.entry is not None]
     judged = [(verdict.entry, verdict.value) for verdict in tuning.verdicts if verdict.entry is not None]
     kept = [(choice.name, choice.value) for choice in tuning.kept]
     together = [
-        key for verdict in tuning.verdicts if verdict.decision != Decision.KEEP.value for key in _group(tuning, verdict)
+        key for verdict in tuning.verdicts if verdict.decision != Decision.KEEP for key in _group(tuning, verdict)
     ]
     return list(dict.fromkeys([*tried, *judged, *together, *kept]))
 
 
 def _group(tuning: TuneRecord, verdict: Verdict) -> list[Key]:
-    """What was tried together in a trial on top of what was kept; nothing where it was one alone."""
-    if verdict.entry is not None or verdict.stage != Stage.STACKED.value:
+    """Return the optimisations tried together in a stacked trial; none for a trial of a single one."""
+    if verdict.entry is not None or verdict.stage != Stage.STACKED:
         return []
     trial = next((past_trial for past_trial in tuning.trials if past_trial.name == verdict.trial), None)
     return (
@@ -74,19 +74,17 @@ def _row(tuning: TuneRecord, key: Key) -> Row:
 
 
 def _verdict(tuning: TuneRecord, key: Key, stage: Stage) -> Verdict | None:
-    """The last one: a trial is judged again when it got more processes."""
-    found = [
-        verdict for verdict in tuning.verdicts if (verdict.entry, verdict.value) == key and verdict.stage == stage.value
-    ]
+    """Return the last verdict: a trial is judged again after more processes."""
+    found = [verdict for verdict in tuning.verdicts if (verdict.entry, verdict.value) == key and verdict.stage == stage]
     return found[-1] if found else None
 
 
 def _with_others(tuning: TuneRecord, key: Key) -> Verdict | None:
-    """Of the last trial of several together that it was part of, with the others named in its reason."""
+    """Return the verdict of the last group trial with this optimisation, its reason naming the others."""
     for verdict in reversed(tuning.verdicts):
         group = _group(tuning, verdict)
         if key in group:
-            others = [named(*other) for other in group if other != key]
+            others = [named(*member) for member in group if member != key]
             return replace(verdict, why=f"together with {', '.join(others)}: {verdict.why}")
     return None
 
@@ -98,7 +96,11 @@ def _risk(tuning: TuneRecord, key: Key) -> str:
 def _code(tuning: TuneRecord, key: Key, tried: list[Trial]) -> str:
     candidates = (candidate.code for candidate in tuning.candidates if candidate.entry == key[0])
     outcomes = (
-        outcome.code for trial in tried for ran in trial.of(NEW) for outcome in ran.outcomes if outcome.name == key[0]
+        outcome.code
+        for trial in tried
+        for sample in trial.of(NEW)
+        for outcome in sample.outcomes
+        if outcome.name == key[0]
     )
     return next(iter([*candidates, *outcomes]), "")
 
@@ -108,9 +110,9 @@ def _state(tuning: TuneRecord, key: Key, last: Verdict | None, tried: list[Trial
         return KEPT
     if last is None:
         return PENDING
-    if last.decision == Decision.INCONCLUSIVE.value:
+    if last.decision == Decision.INCONCLUSIVE:
         return INCONCLUSIVE
-    if last.decision == Decision.KEEP.value:
+    if last.decision == Decision.KEEP:
         return LEFT_OUT
     return FAILED if tried and any(sample.arm == NEW for sample in broken(tried[-1])) else REJECTED
 
@@ -130,30 +132,30 @@ def _why(tuning: TuneRecord, key: Key, state: str, last: Verdict | None) -> str:
 
 
 def _left_out(tuning: TuneRecord, key: Key) -> str:
-    other: Choice | None = next((choice for choice in tuning.kept if choice.name == key[0]), None)
-    if other is not None:
-        return f"the plan has {named(other.name, other.value)} instead"
+    kept: Choice | None = next((choice for choice in tuning.kept if choice.name == key[0]), None)
+    if kept is not None:
+        return f"the plan has {named(kept.name, kept.value)} instead"
     later = fell_later(tuning, *key)
     if later is not None:
-        return f"not over the longer run of the last stage: {clean(later)}"
-    return "the plan goes without it" if tuning.finished else "not yet tried on top of what is kept"
+        return f"it does not hold over the longer run of the last stage: {clean(later)}"
+    return "the plan leaves it out" if tuning.finished else "not yet tried on top of what is kept"
 
 
 def _notes(last: Verdict | None, tried: list[Trial]) -> Iterator[str]:
-    """What the reason does not say already."""
+    """Yield notes that the reason does not already contain."""
     why = last.why if last is not None else ""
     if last is not None and last.speed is not None:
         yield from _needed(last.speed, why)
     if last is not None and last.gate is not None and last.gate.more and "more" not in why:
         yield f"its gate needs {last.gate.more} more"
-    if last is not None and last.decision != Decision.INCONCLUSIVE.value:
+    if last is not None and last.decision != Decision.INCONCLUSIVE:
         yield from pays_off(last)
     yield from _endings(tried, why)
-    yield from (told for told in _outcomes(tried) if told not in why)
+    yield from (outcome for outcome in _outcomes(tried) if outcome not in why)
 
 
 def _needed(speed: Speed, why: str) -> Iterator[str]:
-    if not speed.more or speed.faster or speed.slower:  # what is proven needs no more
+    if not speed.more or speed.faster or speed.slower:  # a proven result needs no more processes
         return
     if "more" not in why:
         yield f"needs {more_processes(speed)}"
@@ -162,7 +164,7 @@ def _needed(speed: Speed, why: str) -> Iterator[str]:
 
 
 def more_processes(speed: Speed) -> str:
-    """For the minimum effect, or for the ratio that was measured where that takes fewer."""
+    """Say how many more processes would show the minimum effect, or the measured ratio if that takes fewer."""
     more = min(speed.more, speed.more_as_measured) or speed.more
     if more > FAR_TOO_MANY:
         return f"far more than {FAR_TOO_MANY} more processes per arm"
@@ -173,7 +175,7 @@ def pays_off(verdict: Verdict) -> Iterator[str]:
     known = verdict.pays_off
     if known is None or known.extra_seconds <= 0:
         return
-    longer = f"it takes {duration(known.extra_seconds)} longer to get to speed"
+    longer = f"it takes {duration(known.extra_seconds)} longer to get up to speed"
     if known.steps is None:
         yield f"{longer}, which is never won back"
     else:
@@ -181,7 +183,7 @@ def pays_off(verdict: Verdict) -> Iterator[str]:
 
 
 def _endings(tried: list[Trial], why: str) -> Iterator[str]:
-    """Once for each way a process of it ended."""
+    """Yield each way in which a process with the optimisation broke, once."""
     found = [
         sample
         for trial in tried
@@ -192,9 +194,9 @@ def _endings(tried: list[Trial], why: str) -> Iterator[str]:
 
 
 def _outcomes(tried: list[Trial]) -> Iterator[str]:
-    """What the optimisation says of itself where it did not do its work."""
+    """Yield what the optimisation reported in its last trial where it was not applied."""
     for trial in tried[-1:]:
-        told = [outcome for ran in trial.of(NEW) for outcome in ran.outcomes if outcome.name == trial.entry]
+        reported = [outcome for sample in trial.of(NEW) for outcome in sample.outcomes if outcome.name == trial.entry]
         yield from dict.fromkeys(
-            f"{outcome.status}: {outcome.why}" for outcome in told if outcome.status != Status.APPLIED.value
+            f"{outcome.status}: {outcome.why}" for outcome in reported if outcome.status != Status.APPLIED
         )

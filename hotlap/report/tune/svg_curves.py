@@ -1,4 +1,4 @@
-"""The loss of both arms over the steps, with the band the baseline makes by itself."""
+"""The loss curves of both arms, over the noise band of the baseline."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hotlap.report.shared.svg import line, picture, words
 from hotlap.report.tune.parts import Losses
 
 HEIGHT, TOP, FOOT = 280, 12, 28
-LEFT = 0.001  # of the width
-GRID = 6  # about so many lines
-WIDE = 1000  # units of the stretched inner picture
-LOG_FROM = 20.0  # highest over lowest loss from which on the axis is logarithmic
+LEFT = 0.001  # share of the width
+GRID = 6  # approximate number of grid lines
+WIDE = 1000  # width of the stretched inner picture, in its own units
+LOG_FROM = 20.0  # the axis is logarithmic when the highest loss exceeds the lowest by this factor
 
 Values = Sequence[float | None]
 
@@ -25,12 +25,12 @@ class Scale:
     log: bool
 
     def at(self, value: float) -> float:
-        """Pixels from the top."""
+        """Return the vertical position in pixels from the top."""
         low, high, here = (math.log(point) if self.log else point for point in (self.low, self.high, value))
         return TOP + (HEIGHT - TOP - FOOT) * (1 - (here - low) / (high - low))
 
     def marks(self) -> list[float]:
-        """Round numbers between the ends."""
+        """Return round numbers between the ends of the axis."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             heads = (1, 2, 5) if self.high / self.low < 1000 else (1,)
@@ -43,7 +43,7 @@ class Scale:
 
 
 def _round_up(value: float) -> float:
-    """To 1, 2 or 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(head * power for head in (1, 2, 5, 10) if head * power >= value * 0.999)
 
@@ -53,7 +53,7 @@ def curves(losses: Losses) -> str:
     if scale is None:
         return ""
     inside = _grid(scale, losses) + _stretched(scale, losses)
-    return picture(HEIGHT, _told(losses, scale), inside, "curves")
+    return picture(HEIGHT, _label(losses, scale), inside, "curves")
 
 
 def _scale(losses: Losses) -> Scale | None:
@@ -74,7 +74,7 @@ def is_logarithmic(losses: Losses) -> bool:
     return scale is not None and scale.log
 
 
-def _told(losses: Losses, scale: Scale) -> str:
+def _label(losses: Losses, scale: Scale) -> str:
     ends = ", ".join(f"{curve.name} {_ends(curve.values)}" for curve in losses.curves)
     return f"Loss over steps 1 to {losses.last + 1:,}: {ends}{', logarithmic' if scale.log else ''}"
 
@@ -91,11 +91,11 @@ def _grid(scale: Scale, losses: Losses) -> str:
     )
     half = losses.last // 2 + 1
     steps = ((0.0, "step 1", "start"), (0.5, f"{half:,}", "middle"), (1.0, f"{losses.last + 1:,}", "end"))
-    return marks + "".join(words(x, HEIGHT - 8, said, "tick-name", anchor) for x, said, anchor in steps)
+    return marks + "".join(words(x, HEIGHT - 8, step, "tick-name", anchor) for x, step, anchor in steps)
 
 
 def _stretched(scale: Scale, losses: Losses) -> str:
-    """Lines keep their width although the picture is stretched to its place."""
+    """Draw the curves; the style sheet keeps their line width although the picture is stretched."""
     paths = _area(scale, losses)
     for i, curve in enumerate(losses.curves):
         paths += f'<path class="curve-{i}" d="{_path(scale, curve.values)}"/>'
@@ -107,7 +107,7 @@ def _x(i: int, count: int) -> float:
 
 
 def _path(scale: Scale, values: Values) -> str:
-    """Broken where there is no value; a lonely value is a short stroke."""
+    """Return a path with gaps where values are missing; an isolated value is a short stroke."""
     drawn, pen = "", "M"
     for i, value in enumerate(values):
         if value is None:
@@ -127,6 +127,6 @@ def _area(scale: Scale, losses: Losses) -> str:
     whole = [(i, low, high) for i, low, high in band if high is not None]
     if len(whole) < 2:
         return ""
-    there = [f"{_x(i, count):.1f} {scale.at(high):.1f}" for i, _, high in whole]
-    back = [f"{_x(i, count):.1f} {scale.at(low):.1f}" for i, low, _ in reversed(whole)]
-    return f'<path class="band" d="M{"L".join((*there, *back))}Z"/>'
+    upper = [f"{_x(i, count):.1f} {scale.at(high):.1f}" for i, _, high in whole]
+    lower = [f"{_x(i, count):.1f} {scale.at(low):.1f}" for i, low, _ in reversed(whole)]
+    return f'<path class="band" d="M{"L".join((*upper, *lower))}Z"/>'

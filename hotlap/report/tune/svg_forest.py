@@ -1,4 +1,4 @@
-"""Intervals on one logarithmic axis, a row each, with the noise band behind them."""
+"""Intervals on one logarithmic axis, one per row, drawn over the noise band."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hotlap.report.tune.parts import Interval, TunePage
 
 HEIGHT, MIDDLE = 48, 22
 APART = 8  # pixels above and below the middle where a row has two intervals
-EDGE = 0.03  # of the width left free at both ends, for markers and the words under ticks
+EDGE = 0.03  # share of the width left free at both ends, for markers and tick labels
 
 
 def scale(axis: Axis) -> str:
-    """The head of the column: ticks with their numbers."""
+    """Draw the head of the column: the ticks with their numbers."""
     inside = "".join(
         line(_at(axis, tick), 20, _at(axis, tick), 28, "tick")
         + words(_at(axis, tick), 14, f"{tick:g}×", "tick-name", "middle")
         for tick in axis.ticks()
     )
-    told = f"Logarithmic axis from {ratio(axis.low)} to {ratio(axis.high)} times as fast"
-    return picture(28, told, inside, "forest")
+    label = f"Logarithmic axis from {ratio(axis.low)} to {ratio(axis.high)} times as fast"
+    return picture(28, label, inside, "forest")
 
 
 def row(page: TunePage, axis: Axis, alone: Interval | None, stacked: Interval | None, strong: bool) -> str:
-    """Where there are two, the one that decided is above, and filled."""
+    """Draw one row; of two intervals, the one that decided is drawn above and filled."""
     both = alone is not None and stacked is not None
     decided = stacked or alone
     inside = _behind(page, axis)
@@ -33,16 +33,16 @@ def row(page: TunePage, axis: Axis, alone: Interval | None, stacked: Interval | 
         inside += _interval(axis, decided, MIDDLE - APART if both else MIDDLE, "strong" if strong else "plain")
     if both and alone is not None:
         inside += _interval(axis, alone, MIDDLE + APART, "faint")
-    return picture(HEIGHT, _told(alone, stacked), inside, "forest")
+    return picture(HEIGHT, _label(alone, stacked), inside, "forest")
 
 
-def _told(alone: Interval | None, stacked: Interval | None) -> str:
-    said = [
+def _label(alone: Interval | None, stacked: Interval | None) -> str:
+    labels = [
         f"{name} {spelled(interval)}"
         for name, interval in (("stacked", stacked), ("alone", alone))
         if interval is not None
     ]
-    return "; ".join(said) or "nothing was measured"
+    return "; ".join(labels) or "nothing was measured"
 
 
 def _at(axis: Axis, value: float) -> float:
@@ -50,7 +50,7 @@ def _at(axis: Axis, value: float) -> float:
 
 
 def _behind(page: TunePage, axis: Axis) -> str:
-    """The noise band, the line of no change, and the smallest speed-up that counts."""
+    """Draw the noise band, the line of no change, and the smallest speed-up that counts."""
     band = ""
     if page.noise is not None and page.noise.low is not None and page.noise.high is not None:
         left, right = _at(axis, page.noise.low), _at(axis, page.noise.high)
@@ -68,7 +68,7 @@ def _interval(axis: Axis, interval: Interval, y: float, style: str) -> str:
 
 
 def _beyond(axis: Axis, end: float, y: float, style: str) -> str:
-    """Two strokes where the interval goes on beyond the axis."""
+    """Draw an arrowhead where the interval continues beyond the axis."""
     if not axis.beyond(end):
         return ""
     at = _at(axis, end)

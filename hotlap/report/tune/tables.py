@@ -1,4 +1,4 @@
-"""The optimisations of a tune as plain rows, for those ways of drawing that have text only."""
+"""The optimisations of a tune as plain rows, for the text-only formats."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hotlap.report.tune.axis import Axis, axis_of
 from hotlap.report.tune.figures import spelled
 from hotlap.report.tune.parts import Interval, Row, TunePage
 
-NARROWEST, WIDEST = 10, 32  # cells of a drawn interval
-BESIDE = 70  # columns for what stands beside it
+NARROWEST, WIDEST = 10, 32  # characters of a drawn interval
+BESIDE = 70  # terminal columns that the other cells need
 NOISE, TOGETHER = "baseline against itself", "all kept together"
 
 
 def drawn(page: TunePage, room: int) -> Table:
-    """Every optimisation by the trial that decided, its interval as a picture of characters where there is room."""
+    """List each optimisation by the trial that decided, with its interval drawn in characters if there is room."""
     axis, cells = axis_of(page), min(WIDEST, room - BESIDE)
     shown = cells >= NARROWEST
     lines = (
@@ -42,12 +42,12 @@ def drawn(page: TunePage, room: int) -> Table:
             )
             for name, interval, gate, state in lines
         ),
-        note="with its 95 % interval" + (", on a logarithmic axis; the bar stands at 1" if shown else ""),
+        note="with its 95 % interval" + (", on a logarithmic axis; the bar marks 1" if shown else ""),
     )
 
 
 def spelled_out(page: TunePage) -> Table:
-    """Every optimisation with both of its trials and the reason."""
+    """List each optimisation with both of its trials and the reason."""
     return Table(
         title="What was tried",
         columns=(
@@ -71,7 +71,7 @@ def spelled_out(page: TunePage) -> Table:
 
 
 def _around(interval: Interval | None, name: str) -> tuple[tuple[str, Interval, str, str], ...]:
-    """The rows before and after the optimisations, where they were measured."""
+    """Return the row before or after the optimisations, if it was measured."""
     return ((name, interval, NONE, NONE),) if interval is not None else ()
 
 
@@ -87,7 +87,7 @@ def reason(row: Row) -> str:
 
 
 def picture(interval: Interval, axis: Axis, width: int) -> str:
-    """The interval as a line of text, with a bar where nothing changes."""
+    """Draw the interval as a line of text, with a bar at 1, where nothing changes."""
 
     def cell(value: float) -> int:
         return round(axis.at(value) * (width - 1))

@@ -39,7 +39,7 @@ def _draw(page: TunePage, console: Console) -> None:
             draw_table(table, console)
     _where(page, console)
     console.print()
-    console.print(Text("Do it again", "bold"))
+    console.print(Text("Reproduce it", "bold"))
     console.print(pairs(tuple((command.what, command.line) for command in page.commands)))
     console.print()
     console.print(pairs(page.footer))

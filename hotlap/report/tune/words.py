@@ -1,4 +1,4 @@
-"""The verdict of a tune in one sentence, and the figures under it."""
+"""The verdict of a tune in one sentence, the details below it and the headline figures."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from hotlap.report.tune.parts import (
 )
 from hotlap.report.tune.rows import more_processes
 
-THING = "optimisation"
-NOISY = 1.2  # how far alike arms may differ before that is said
+OPTIMISATION = "optimisation"
+NOISY = 1.2  # ratio between identical arms above which the report warns
 
 
 def state_and_sentence(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, str]:
@@ -36,11 +36,14 @@ def state_and_sentence(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, st
         return UNFINISHED, _unfinished(tuning, rows)
     if tuning.speedup is None:
         return _without_final(tuning, rows)
-    if tuning.speedup.decision == Decision.KEEP.value:
+    if tuning.speedup.decision == Decision.KEEP:
         return FASTER, _faster(tuning, tuning.speedup)
-    if tuning.speedup.decision == Decision.INCONCLUSIVE.value:
+    if tuning.speedup.decision == Decision.INCONCLUSIVE:
         return UNCLEAR, f"Inconclusive: {_together(tuning)}, but {_ended(tuning.speedup.why)}"
-    return NO_SPEEDUP, f"No speed-up: what was kept one by one did not hold together; {_ended(tuning.speedup.why)}"
+    return (
+        NO_SPEEDUP,
+        f"No speed-up: the optimisations kept one by one do not help together; {_ended(tuning.speedup.why)}",
+    )
 
 
 def _ended(why: str) -> str:
@@ -57,61 +60,70 @@ def _faster(tuning: TuneRecord, final: Verdict) -> str:
     longest = longest_trial(tuning)
     steps = steps_of(measured(longest.samples)) if longest is not None else 0
     over = f" over {steps:,} steps" if steps else ""
-    return f"Proven {speed} with {plural(len(tuning.kept), THING)}{over}{harmless}."
+    return f"Proven {speed} with {plural(len(tuning.kept), OPTIMISATION)}{over}{harmless}."
 
 
 def _together(tuning: TuneRecord) -> str:
     speed = tuning.speedup.speed if tuning.speedup else None
     measured_as = f" measured {times(speed.ratio)}" if speed else " gave no speed"
-    return f"the {plural(len(tuning.kept), THING)} kept{' together' if len(tuning.kept) > 1 else ''}{measured_as}"
+    return (
+        f"the {plural(len(tuning.kept), OPTIMISATION)} kept{' together' if len(tuning.kept) > 1 else ''}{measured_as}"
+    )
 
 
 def _without_final(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, str]:
     if tuning.kept:
-        kept = plural(len(tuning.kept), THING)
+        kept = plural(len(tuning.kept), OPTIMISATION)
         return UNCLEAR, f"Inconclusive: {kept} kept one by one, but not tried together against the baseline."
     if not rows:
         return NO_SPEEDUP, "No speed-up: nothing was tried."
     unclear = sum(row.state == INCONCLUSIVE for row in rows)
     if unclear == len(rows):
-        which = f"the one {THING} tried could not" if unclear == 1 else f"none of {unclear} {THING}s tried could"
+        which = (
+            f"the one {OPTIMISATION} tried could not"
+            if unclear == 1
+            else f"none of {unclear} {OPTIMISATION}s tried could"
+        )
         return UNCLEAR, f"Inconclusive: {which} be judged."
     also = f"; {unclear} could not be judged" if unclear else ""
-    return NO_SPEEDUP, f"No speed-up: of {plural(len(rows), THING)} tried, none is proven faster and harmless{also}."
+    return (
+        NO_SPEEDUP,
+        f"No speed-up: of {plural(len(rows), OPTIMISATION)} tried, none is proven faster and harmless{also}.",
+    )
 
 
 def _unfinished(tuning: TuneRecord, rows: Sequence[Row]) -> str:
     if not rows:
         return "Not finished: no optimisation has been tried yet."
     if not tuning.kept:
-        return f"Not finished: {plural(len(rows), THING)} tried, none kept so far."
+        return f"Not finished: {plural(len(rows), OPTIMISATION)} tried, none kept so far."
     if tuning.speedup is not None:
         return f"Not finished: {_together(tuning)}."
-    return f"Not finished: {plural(len(tuning.kept), THING)} kept so far; the final trial is still to come."
+    return f"Not finished: {plural(len(tuning.kept), OPTIMISATION)} kept so far; the final trial is still to come."
 
 
-def details(tuning: TuneRecord, said: str) -> Iterator[str]:
-    """What stands below the sentence and is not in it already."""
+def details(tuning: TuneRecord, sentence: str) -> Iterator[str]:
+    """Yield the lines below the sentence, without repeating what it says."""
     final = tuning.speedup
-    if final is not None and final.gate is not None and final.gate.why and clean(final.gate.why) not in said:
+    if final is not None and final.gate is not None and final.gate.why and clean(final.gate.why) not in sentence:
         yield _sentence(final.gate.why)
-    if final is not None and final.decision == Decision.INCONCLUSIVE.value:
+    if final is not None and final.decision == Decision.INCONCLUSIVE:
         yield from _still_needed(final)
     late = sum("budget" in why for _, why in tuning.not_tried)
     if late:
-        yield f"{plural(late, THING)} not tried for want of time: give a larger --budget."
+        yield f"{plural(late, OPTIMISATION)} not tried for lack of time: give a larger --budget."
     yield from _noisy(tuning)
     if verdict_of(tuning, Stage.NOISE) is None:
         yield "The baseline was not run against itself, so there is no noise band."
     if not tuning.finished:
-        yield "This is what is known so far; go on with: hotlap tune --resume"
+        yield "This is what is known so far; continue with: hotlap tune --resume"
 
 
 def _noisy(tuning: TuneRecord) -> Iterator[str]:
     speed = _speed_of(verdict_of(tuning, Stage.NOISE))
     if speed is not None and speed.noise_high is not None and speed.noise_high > NOISY:
         yield (
-            f"This machine is too busy for small gains: two alike arms may differ by {times(speed.noise_high)}. Let "
+            f"This machine is too noisy for small gains: identical arms may differ by {times(speed.noise_high)}. Let "
             "nothing else run, or give a larger --budget."
         )
 

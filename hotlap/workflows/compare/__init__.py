@@ -1,1 +1,1 @@
-"""`hotlap compare`: did it get slower?"""
+"""hotlap compare: tells whether a command or a revision became slower."""

@@ -1,4 +1,4 @@
-"""Two commands, or two revisions of one, run by turns in fresh processes until one is known to be slower or not."""
+"""Runs two commands, or two revisions, alternately in fresh processes until a slowdown is proven or ruled out."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from hotlap.workflows import profile as profiling
 from hotlap.workflows.compare import worktrees
 from hotlap.workflows.compare.speeds import Options, comparison_of, judge, machine_line, trial_of
 
-LOOKS = (3, 5, 8)  # processes per arm after which it is judged; each further look is a further chance to be wrong
-MEASURED_SECONDS = 5.0  # of steps in a process
+LOOKS = (3, 5, 8)  # processes per arm after which to judge; every further look is another chance to be wrong
+MEASURED_SECONDS = 5.0  # of steps per process
 FEWEST_STEPS, MOST_STEPS = 40, 2000
-BROKEN = 2  # times that an arm may fail before it counts as broken
+BROKEN = 2  # failures after which an arm counts as broken
 
 OnWord = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arm:
-    """One side that can be run: where, and with what in its environment."""
+    """One side that can be run: its folder and its environment variables."""
 
     side: Side
     folder: Path
@@ -45,9 +45,9 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Means:
-    """How an arm is looked at once, and then run again and again."""
+    """How an arm is first observed once, and then run repeatedly."""
 
-    look: Callable[[Arm], tuple[Observation, str]]  # and the id of the run it is kept in
+    look: Callable[[Arm], tuple[Observation, str]]  # also returns the id of the saved run
     runner: Callable[[Arm, Observation], Runner]
 
 
@@ -60,32 +60,32 @@ def compare_arms(
             resolve(arm.side.command)
     run = store.create(arms[0].side.command, _root(options))
     try:
-        made = _Turns(arms, kind, options, say, means or local_means(run, options, say), started).compare(run)
+        comparison = _Turns(arms, kind, options, say, means or local_means(run, options, say), started).compare(run)
     finally:
         _tidy(run)
-    run.save("comparison", made)
-    return made
+    run.save("comparison", comparison)
+    return comparison
 
 
 def _root(options: Options) -> Path:
-    """Absolute: arms are run in folders of their own."""
+    """Return the absolute folder of runs, because each arm runs in a folder of its own."""
     return (options.run_dir or store.home()).resolve()
 
 
 def compare_revisions(
     revisions: tuple[str, str], command: tuple[str, ...], links: Sequence[Path], options: Options, say: OnWord
 ) -> Comparison:
-    """The same command on two revisions of the repository around the current folder."""
+    """Compare the same command on two revisions of the repository around the current folder."""
     top, at = worktrees.top(), store.prepare(_root(options), "worktrees") / str(os.getpid())
     try:
-        with worktrees.checked_out(revisions, at, links) as made:
+        with worktrees.checked_out(revisions, at, links) as checkouts:
             arms = [
                 Arm(
-                    side=Side(name=one.revision, command=command, revision=one.commit),
-                    folder=one.folder,
-                    variables=one.variables(top, os.environ),
+                    side=Side(name=checkout.revision, command=command, revision=checkout.commit),
+                    folder=checkout.folder,
+                    variables=checkout.variables(top, os.environ),
                 )
-                for one in made
+                for checkout in checkouts
             ]
             return compare_arms((arms[0], arms[1]), Kind.REVISIONS, options, say)
     finally:
@@ -98,18 +98,18 @@ def local_means(run: store.Run, options: Options, say: OnWord) -> Means:
     keepers: dict[Path, Keeper] = {}
 
     def keeper_of(arm: Arm) -> Keeper:
-        """Of the files in the arm's folder, from its first process on."""
+        """Return the keeper of the arm's files; it watches from the arm's first process on."""
         if arm.folder not in keepers:
             with standing_in(arm):
                 folders = folders_at_stake(arm.side.command)
-                kept = run.folder / "files" / str(len(keepers))
+                copies = run.folder / "files" / str(len(keepers))
                 keepers[arm.folder] = Keeper(
-                    kept, folders, say, (run.folder.parent, run.folder.parent.parent / "plans")
+                    copies, folders, say, (run.folder.parent, run.folder.parent.parent / "plans")
                 )
         return keepers[arm.folder]
 
     def look(arm: Arm) -> tuple[Observation, str]:
-        asked = profiling.ProfileOptions(
+        request = profiling.ProfileOptions(
             command=arm.side.command,
             steps=options.steps,
             warmup=None,
@@ -124,7 +124,7 @@ def local_means(run: store.Run, options: Options, say: OnWord) -> Means:
         keeper = keeper_of(arm)
         keeper.process_begins()
         with standing_in(arm):
-            done = profiling.profile(asked, lambda stage, progress, elapsed: None)
+            done = profiling.profile(request, lambda stage, progress, elapsed: None)
         keeper.process_ended(done.run.folder / "observing", done.run.folder / "observing" / SCRATCH)
         if done.observation.ended == "interrupted":
             raise KeyboardInterrupt
@@ -142,7 +142,7 @@ def local_means(run: store.Run, options: Options, say: OnWord) -> Means:
 
 @contextmanager
 def standing_in(arm: Arm) -> Iterator[None]:
-    """The arm's folder and environment, ours again afterwards."""
+    """Enter the arm's folder and environment, and restore the previous ones afterwards."""
     here, before = Path.cwd(), dict(os.environ)
     os.chdir(arm.folder)
     os.environ.update(arm.variables)
@@ -155,7 +155,7 @@ def standing_in(arm: Arm) -> Iterator[None]:
 
 
 def _tidy(run: store.Run) -> None:
-    """Folders of processes that are over, and copies of files."""
+    """Remove the folders of finished processes and the copies of files."""
     for copies in (run.folder / "files").glob("*/copies"):
         shutil.rmtree(copies, ignore_errors=True)
     folder = run.folder / "processes"
@@ -164,7 +164,7 @@ def _tidy(run: store.Run) -> None:
 
 
 class _Turns:
-    """Arms by turns, A B B A, until it is decided or there is no more time."""
+    """Runs both arms alternately, A B B A, until the result is clear or time is up."""
 
     def __init__(
         self, arms: tuple[Arm, Arm], kind: Kind, options: Options, say: OnWord, means: Means, started: float
@@ -178,37 +178,37 @@ class _Turns:
     def compare(self, run: store.Run) -> Comparison:
         broken = self._look()
         if broken is not None:
-            return self._made(run, broken)
+            return self._comparison(run, broken)
         for i, processes in enumerate(LOOKS):
             before = LOOKS[i - 1] if i else 0
             if i and not self._affordable(processes - before):
                 break
             broken = self._take_turns(before, processes)
             if broken is not None:
-                return self._made(run, broken)
+                return self._comparison(run, broken)
             if self._judged()[0] is not Result.INCONCLUSIVE:
                 break
-        return self._made(run, None)
+        return self._comparison(run, None)
 
     def _look(self) -> str | None:
-        """Each side once, for its batch size and length; why the new one does not train, if it does not."""
+        """Observe each side once for its batch size and step time; return why the new one does not train, if so."""
         self._runners: list[Runner] = []
         self._seen: list[Observation] = []
         for i, arm in enumerate(self._arms):
             self._say(f"looking at {arm.side.name}")
             try:
-                seen, kept = self._means.look(arm)
+                seen, profile = self._means.look(arm)
             except NoStep as error:
                 if i == 0:
                     raise BaselineUnusable(f"{arm.side.name} does not train: {error}") from error
                 return str(error)
             except HotlapError as error:
-                # The command's own exit code, which an error may carry, would be read as a result of ours.
+                # The command's own exit code, which an error may carry, would be read as a result of hotlap.
                 error.exit_code = error.exit_code if error.exit_code == INTERRUPTED else type(error).exit_code
                 raise
             self._seen.append(seen)
             self._runners.append(self._means.runner(arm, seen))
-            self._sides[i] = replace(arm.side, profile=kept, samples_per_step=seen.samples_per_step)
+            self._sides[i] = replace(arm.side, profile=profile, samples_per_step=seen.samples_per_step)
             self._machine = self._machine or machine_line(seen)
         return None
 
@@ -216,7 +216,7 @@ class _Turns:
         for turn in range(before, processes):
             for which in (0, 1) if turn % 2 == 0 else (1, 0):
                 self._say(f"{self._arms[which].side.name}, process {turn + 1} of {processes}")
-                sample = self._one(which)
+                sample = self._sample(which)
                 self._samples.append(sample)
                 broken = self._broken(which, sample)
                 if broken is not None:
@@ -225,7 +225,7 @@ class _Turns:
                 raise BudgetTooSmall(self._too_small())
         return None
 
-    def _one(self, which: int) -> Sample:
+    def _sample(self, which: int) -> Sample:
         seen = self._seen[which]
         steps = self._options.steps or _enough_steps(seen)
         spec = Spec(
@@ -241,14 +241,14 @@ class _Turns:
             return self._runners[which].run(spec)
 
     def _broken(self, which: int, sample: Sample) -> str | None:
-        """Why the new arm does not train, once that is certain; of the baseline it is an error."""
-        if sample.ended == EndReason.MEASURED.value:
+        """Return why the new arm does not train, once that is certain; raise if the baseline does not."""
+        if sample.ended == EndReason.MEASURED:
             return None
         arm = (BASE, NEW)[which]
-        failed = sum(one.arm == arm and one.ended != EndReason.MEASURED.value for one in self._samples)
+        failed = sum(other.arm == arm and other.ended != EndReason.MEASURED for other in self._samples)
         why = f"{sample.ended}: {sample.why}" if sample.why else sample.ended
         name = self._arms[which].side.name
-        if sample.ended == EndReason.TOO_SHORT.value:
+        if sample.ended == EndReason.TOO_SHORT:
             raise TooShort(f"{name} is too short to measure: {sample.why}; let it train longer")
         if failed < BROKEN:
             return None
@@ -260,7 +260,7 @@ class _Turns:
         return time.time() - self._started + pairs * self._pair_seconds() <= self._options.budget_seconds
 
     def _pair_seconds(self) -> float:
-        return 2 * sum(one.seconds for one in self._samples) / max(1, len(self._samples))
+        return 2 * sum(sample.seconds for sample in self._samples) / max(1, len(self._samples))
 
     def _too_small(self) -> str:
         needed = time.time() - self._started + (LOOKS[0] - 1) * self._pair_seconds()
@@ -270,14 +270,14 @@ class _Turns:
     def _judged(self) -> tuple[Result, str, Speed | None]:
         return judge(trial_of(self._samples), self._options.max_slowdown, (self._sides[0].name, self._sides[1].name))
 
-    def _made(self, run: store.Run, broken: str | None) -> Comparison:
+    def _comparison(self, run: store.Run, broken: str | None) -> Comparison:
         sides = (self._sides[0], self._sides[1])
-        made = comparison_of(run, self._kind, sides, trial_of(self._samples), self._options, self._started)
-        made = replace(made, machine=self._machine)
+        comparison = comparison_of(run, self._kind, sides, trial_of(self._samples), self._options, self._started)
+        comparison = replace(comparison, machine=self._machine)
         if broken is None:
-            return made
+            return comparison
         why = f"{sides[1].name} does not train, and {sides[0].name} does: {broken}"
-        return replace(made, result=Result.REGRESSION.value, why=why)
+        return replace(comparison, result=Result.REGRESSION, why=why)
 
 
 def _enough_steps(seen: Observation) -> int:

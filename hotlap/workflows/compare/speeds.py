@@ -1,4 +1,4 @@
-"""Did it get slower? What two sets of processes show, and two runs that are kept."""
+"""Compares the speed of two sets of processes, or of two saved runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Speed
 
 BASE, NEW = "base", "new"
-BLOCK = 10  # steps of a profile that make a block
+BLOCK = 10  # steps of a profile per block
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +31,11 @@ class Options:
     run_dir: Path | None
 
 
-# What it shows
+# The result
 
 
 def judge(trial: Trial, max_slowdown: float, names: tuple[str, str]) -> tuple[Result, str, Speed | None]:
-    """Proven slower by at least what is allowed; ruled out; or neither."""
+    """Decide whether a slowdown beyond `max_slowdown` is proven, ruled out, or neither."""
     found = speed(trial, None, 1 + max_slowdown)
     base, new = names
     if found is None:
@@ -56,7 +56,7 @@ def _needed(found: Speed) -> str:
 
 
 def _longer(found: Speed) -> str:
-    """Time for the same work, with the interval in the same direction."""
+    """Return the change in time for the same work, with the interval in the same direction."""
     change = 1 / found.ratio - 1
     word = "longer" if change >= 0 else "less time"
     if found.low is None or found.high is None:
@@ -77,12 +77,12 @@ def trial_of(samples: Sequence[Sample]) -> Trial:
     return Trial(
         schema=SCHEMA,
         name="compare",
-        stage=Stage.FINAL.value,
+        stage=Stage.FINAL,
         entry=None,
         value=None,
         base=(),
         new=(),
-        risk=Risk.EXACT.value,
+        risk=Risk.EXACT,
         samples=tuple(samples),
     )
 
@@ -94,11 +94,11 @@ def comparison_of(
     return Comparison(
         schema=SCHEMA,
         run=run.id,
-        kind=kind.value,
+        kind=kind,
         base=sides[0],
         new=sides[1],
         max_slowdown=options.max_slowdown,
-        result=result.value,
+        result=result,
         why=why,
         speed=found,
         trial=trial,
@@ -108,25 +108,26 @@ def comparison_of(
     )
 
 
-# Two runs that are kept
+# Two saved runs
 
 
 def compare_runs(base: store.Run, new: store.Run, options: Options) -> Comparison:
-    """From what they measured then; nothing is run."""
+    """Compare what two runs measured earlier; nothing is run."""
     started = time.time()
-    first, second = _kept(base), _kept(new)
+    first, second = _saved_samples(base), _saved_samples(new)
     _same_machine(first.machine, second.machine, base.id, new.id)
     trial = trial_of(
-        [replace(one, arm=BASE) for one in first.samples] + [replace(one, arm=NEW) for one in second.samples]
+        [replace(sample, arm=BASE) for sample in first.samples]
+        + [replace(sample, arm=NEW) for sample in second.samples]
     )
     run = store.create(first.side.command, options.run_dir)
-    made = comparison_of(run, Kind.RUNS, (first.side, second.side), trial, options, started)
-    if made.result == Result.INCONCLUSIVE.value:
-        again = "run both again by turns: hotlap compare 'COMMAND' 'COMMAND'"
-        made = replace(made, why=f"{made.why}; {again}")
-    made = replace(made, machine=first.machine)
-    run.save("comparison", made)
-    return made
+    comparison = comparison_of(run, Kind.RUNS, (first.side, second.side), trial, options, started)
+    if comparison.result == Result.INCONCLUSIVE:
+        again = "run both again, in alternation: hotlap compare 'COMMAND' 'COMMAND'"
+        comparison = replace(comparison, why=f"{comparison.why}; {again}")
+    comparison = replace(comparison, machine=first.machine)
+    run.save("comparison", comparison)
+    return comparison
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,8 +137,8 @@ class _SideSamples:
     machine: str
 
 
-def _kept(run: store.Run) -> _SideSamples:
-    """A tune has many processes of the command as written; a profile has one."""
+def _saved_samples(run: store.Run) -> _SideSamples:
+    """Return the samples of the unmodified command: a tune has many such processes, a profile has one."""
     seen = run.observation() if (run.folder / "observation.json").exists() else None
     if (run.folder / "tuning.json").exists():
         tuned = run.load("tuning", TuneRecord)
@@ -145,7 +146,7 @@ def _kept(run: store.Run) -> _SideSamples:
     elif seen is not None:
         samples, command, machine = _profiled(seen), seen.command, ""
     else:
-        raise NotComparable(f"{run.id} keeps no measured steps; compare runs of hotlap tune or hotlap profile")
+        raise NotComparable(f"{run.id} has no measured steps; compare runs of hotlap tune or hotlap profile")
     if not samples:
         raise NotComparable(f"{run.id} measured no step; run it again: hotlap profile {' '.join(command)}")
     return _SideSamples(
@@ -154,9 +155,9 @@ def _kept(run: store.Run) -> _SideSamples:
 
 
 def _as_written(tuned: TuneRecord) -> tuple[Sample, ...]:
-    arms = [(trial, one) for trial in tuned.trials for one in trial.samples]
-    plain = [one for trial, one in arms if not (trial.base if one.arm == BASE else trial.new)]
-    return tuple(one for one in plain if one.blocks and one.ended == EndReason.MEASURED.value)
+    samples = [(trial, sample) for trial in tuned.trials for sample in trial.samples]
+    plain = [sample for trial, sample in samples if not (trial.base if sample.arm == BASE else trial.new)]
+    return tuple(sample for sample in plain if sample.blocks and sample.ended == EndReason.MEASURED)
 
 
 def _profiled(seen: Observation) -> tuple[Sample, ...]:
@@ -168,16 +169,16 @@ def _profiled(seen: Observation) -> tuple[Sample, ...]:
     )
     if not blocks:
         return ()
-    return (replace(_nothing(0, BASE), ended=EndReason.MEASURED.value, blocks=blocks, losses=seen.losses),)
+    return (replace(_empty_sample(0, BASE), ended=EndReason.MEASURED, blocks=blocks, losses=seen.losses),)
 
 
-def _nothing(number: int, arm: str) -> Sample:
+def _empty_sample(number: int, arm: str) -> Sample:
     return Sample(
         number=number,
         arm=arm,
         choices=(),
         seed_shift=0,
-        ended=EndReason.NEVER_STEPPED.value,
+        ended=EndReason.NEVER_STEPPED,
         why="",
         warmup_steps=0,
         warmup_seconds=0.0,

@@ -1,4 +1,4 @@
-"""A whole tune: observe, plan, try, judge, keep. The record is saved after every process, so that it can go on."""
+"""A whole tune: observe, plan, try, judge, keep. The record is saved after every process, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from hotlap.workflows.tune.resumption import (
 )
 from hotlap.workflows.tune.tuner import Judge, Tuner
 
-OBSERVE_SHARE, OBSERVE_LEAST = 0.25, 30.0  # of the budget, at most; seconds, whatever the budget
-IDLE, IDLE_STEPS = 180.0, 50  # seconds without a step, or so many of the baseline's slowest
+OBSERVE_SHARE, OBSERVE_LEAST = 0.25, 30.0  # of the budget, at most; seconds, regardless of the budget
+IDLE, IDLE_STEPS = 180.0, 50  # seconds without a step, or this many times the baseline's slowest step
 
 __all__ = ["RECORD", "TuneOptions", "TuneResult", "asked", "go_on", "resume", "tune", "unfinished"]
 
@@ -75,7 +75,7 @@ class TuneResult:
 
 
 def tune(options: TuneOptions, on_stage: OnStage, watcher: Watcher, instead_of: store.Run | None = None) -> TuneResult:
-    """`instead_of`: a tune that got no further than observing, and is begun again by this one."""
+    """Run a tune. `instead_of` is a tune that got no further than observing and is replaced by this one."""
     resolve(options.command)
     began = time.monotonic()
     keeper = UserFiles(watcher)
@@ -90,21 +90,21 @@ def _tune(
     on_stage: OnStage,
     watcher: Watcher,
     instead_of: store.Run | None,
-    keeping: UserFiles,
+    files: UserFiles,
     began: float,
 ) -> TuneResult:
-    seen = _observed(options, on_stage, instead_of, keeping)
+    seen = _observed(options, on_stage, instead_of, files)
     record = _record(options, seen.run, seen.observation, time.monotonic() - began)
-    length(seen.observation, record.asked, record.observing_seconds)  # refuses before anything is kept
+    length(seen.observation, record.asked, record.observing_seconds)  # raises before anything is saved
     seen.run.save(RECORD, record)
     _forget(seen.run)
     if (others := foreign(seen.run.folder / "observing")) is not None:
         watcher.caution(others)
-    return go_on(seen.run, record, watcher, run_dir=options.run_dir, keeping=keeping)
+    return go_on(seen.run, record, watcher, run_dir=options.run_dir, files=files)
 
 
 class UserFiles:
-    """The files of the user, kept from the first process on."""
+    """Protects the user's files from the first process on."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -127,45 +127,45 @@ class UserFiles:
 
 
 def _observed(
-    options: TuneOptions, on_stage: OnStage, instead_of: store.Run | None, keeping: UserFiles
+    options: TuneOptions, on_stage: OnStage, instead_of: store.Run | None, files: UserFiles
 ) -> profiling.Profile:
-    """What was asked is kept until then, so that a tune that is killed here can go on, too."""
+    """Observe the command. The request is saved first, so that a tune killed while observing can be resumed too."""
     runs: list[store.Run] = []
 
     def created(run: store.Run) -> None:
         runs.append(run)
-        with suppress(private.Unfit, OSError):  # said when there is something to sign
+        with suppress(private.Unfit, OSError):  # reported when there is a plan to sign
             signature.mark(run.folder, store.key_root())
         run.save(ASKED, asked(options))
-        keeping.begin(run, options.command)
+        files.begin(run, options.command)
         if instead_of is not None:
-            _forget(instead_of)  # only now: what was asked for is in one of the two at any moment
+            _forget(instead_of)  # only now: the request must be in one of the two at any time
 
     try:
         seen = profiling.profile(_observing(options, created), on_stage)
     except HotlapError as error:
         if runs and error.exit_code == INTERRUPTED:
-            raise _interrupted(_begin_again(runs[0])) from error
+            raise _interrupted(_start_over(runs[0])) from error
         if runs:
             _forget(runs[0])
         if isinstance(error, NeverStepped):
             raise _never_stepped(options) from error
         raise
     finally:
-        if runs and keeping.keeper is not None:
+        if runs and files.keeper is not None:
             watched = runs[0].folder / "observing"
-            keeping.keeper.process_ended(watched, watched / SCRATCH)
+            files.keeper.process_ended(watched, watched / SCRATCH)
             shutil.rmtree(watched / SCRATCH, ignore_errors=True)
     if seen.observation.ended == "interrupted":
-        raise _interrupted(_begin_again(seen.run))
+        raise _interrupted(_start_over(seen.run))
     if seen.exit_code != 0:
         _forget(seen.run)
         raise _failed_by_itself(seen.exit_code)
     return seen
 
 
-def _begin_again(run: store.Run) -> str:
-    return f"while observing, nothing was tried yet; begin again: hotlap tune --resume {run.id}"
+def _start_over(run: store.Run) -> str:
+    return f"nothing was tried yet; start over: hotlap tune --resume {run.id}"
 
 
 def _forget(run: store.Run) -> None:
@@ -173,17 +173,17 @@ def _forget(run: store.Run) -> None:
 
 
 def _never_stepped(options: TuneOptions) -> NeverStepped:
-    """What `hotlap profile` would say names an option that a tune has not."""
+    """Return an error in place of that of `hotlap profile`, which names an option that a tune lacks."""
     minutes = max(2, round(4 * options.budget_seconds / 60))
     return NeverStepped(
-        f"no training step within {_observing_seconds(options):.0f} s, which is all that a first look may take; give "
-        f"it more time: --budget {minutes}m"
+        f"no training step within {_observing_seconds(options):.0f} s, the most that observing may take; give it more "
+        f"time: --budget {minutes}m"
     )
 
 
 def _failed_by_itself(exit_code: int) -> BaselineUnusable:
     error = BaselineUnusable(
-        f"the command failed by itself (exit code {exit_code}, its words are above); repair it first"
+        f"the unmodified command failed (exit code {exit_code}, see its output above); fix it first"
     )
     error.exit_code = exit_code
     return error
@@ -196,16 +196,16 @@ def resume(
     run_dir: Path | None = None,
     given: Mapping[str, tuple[str, object]] | None = None,
 ) -> TuneResult:
-    """A tune that was interrupted; at most the process in flight is run again.
+    """Resume an interrupted tune; at most the process that was in flight is run again.
 
-    `given`: options that were typed beside --resume, by the field of TuneRequest they set.
+    `given` holds the options typed with --resume, by the field of TuneRequest they set.
     """
     record = run.load(RECORD, TuneRecord) if begun(run) or not (run.folder / f"{ASKED}.json").exists() else None
-    before = record.asked if record is not None else run.load(ASKED, TuneRequest)
-    refuse_elsewhere(run, before)
-    refuse_other_options(run, before, given or {})
+    request = record.asked if record is not None else run.load(ASKED, TuneRequest)
+    refuse_elsewhere(run, request)
+    refuse_other_options(run, request, given or {})
     if record is None:
-        return tune(_options(before, run_dir), on_stage, watcher, instead_of=run)
+        return tune(_options(request, run_dir), on_stage, watcher, instead_of=run)
     refuse_other_source(run, record)
     return go_on(run, record, watcher, run_dir)
 
@@ -217,10 +217,10 @@ def go_on(
     run_dir: Path | None = None,
     make_runner: MakeRunner | None = None,
     judging: Judge | None = None,
-    keeping: UserFiles | None = None,
+    files: UserFiles | None = None,
 ) -> TuneResult:
-    """From wherever the record is to its end."""
-    own = keeping or UserFiles(watcher)
+    """Continue a tune from wherever its record is to the end."""
+    own = files or UserFiles(watcher)
     with alone(run):
         try:
             if make_runner is None:
@@ -228,7 +228,7 @@ def go_on(
             home, judging = run_dir or store.home(), judging or _judge(record)
             return _go_on(run, record, watcher, home, make_runner, judging, own)
         finally:
-            if keeping is None:
+            if files is None:
                 own.close()
 
 
@@ -242,8 +242,8 @@ def _go_on(
     watcher: Watcher,
     home: Path,
     make_runner: MakeRunner,
-    judging: Judge,
-    keeping: UserFiles,
+    judge_trial: Judge,
+    user_files: UserFiles,
 ) -> TuneResult:
     observation = run.observation()
     tuner: Tuner | None = None
@@ -258,23 +258,23 @@ def _go_on(
         now = as_measured(changed.circumstances, runner)
         if record.trials:
             refuse_other_circumstances(run.id, record, now)
-        files = tuple(dict.fromkeys((*record.files, *keeping.lines)))
+        files = tuple(dict.fromkeys((*record.files, *user_files.lines)))
         run.save(RECORD, replace(changed, circumstances=now, files=files))
 
     steps = length(observation, record.asked, record.observing_seconds)
-    tuner = Tuner(Book(record, save, watcher), steps, runner, judging)
+    tuner = Tuner(Book(record, save, watcher), steps, runner, judge_trial)
     place = saved_plan.place(home, record.asked.command)
     try:
         tuner.run()
     except KeyboardInterrupt as stop:
-        kept = run.load(RECORD, TuneRecord)
-        if kept.kept:
-            _save_plan(run, kept, place, watcher)
-        names = ", ".join(one.name for one in kept.kept) or "nothing"
-        raise _interrupted(f"kept so far: {names}; go on: hotlap tune --resume {run.id}") from stop
+        record_so_far = run.load(RECORD, TuneRecord)
+        if record_so_far.kept:
+            _save_plan(run, record_so_far, place, watcher)
+        names = ", ".join(choice.name for choice in record_so_far.kept) or "nothing"
+        raise _interrupted(f"kept so far: {names}; continue: hotlap tune --resume {run.id}") from stop
     except RunFolderUnwritable as error:
-        what = str(error).partition(";")[0]  # another place would not have what is here
-        again = f"make room, then go on, nothing is lost: hotlap tune --resume {run.id}"
+        what = str(error).partition(";")[0]  # another folder would not have this record
+        again = f"make room, then continue; nothing is lost: hotlap tune --resume {run.id}"
         raise RunFolderUnwritable(f"{what}; {again}") from error
     done = run.load(RECORD, TuneRecord)
     _save_plan(run, done, place, watcher)
@@ -282,7 +282,7 @@ def _go_on(
 
 
 def _interrupted(what: str) -> HotlapError:
-    error = HotlapError(f"interrupted, {what}")
+    error = HotlapError(f"interrupted; {what}")
     error.exit_code = INTERRUPTED
     return error
 
@@ -310,7 +310,7 @@ def asked(options: TuneOptions) -> TuneRequest:
     return TuneRequest(
         command=options.command,
         budget_seconds=options.budget_seconds,
-        risk=options.risk.value,
+        risk=options.risk,
         metric=options.metric,
         steps=options.steps,
         minimum=options.minimum,
@@ -320,17 +320,17 @@ def asked(options: TuneOptions) -> TuneRequest:
     )
 
 
-def _options(asked: TuneRequest, run_dir: Path | None) -> TuneOptions:
+def _options(request: TuneRequest, run_dir: Path | None) -> TuneOptions:
     return TuneOptions(
-        command=asked.command,
-        budget_seconds=asked.budget_seconds,
-        risk=Risk(asked.risk),
-        metric=asked.metric,
-        steps=asked.steps,
-        minimum=asked.minimum,
+        command=request.command,
+        budget_seconds=request.budget_seconds,
+        risk=request.risk,
+        metric=request.metric,
+        steps=request.steps,
+        minimum=request.minimum,
         run_dir=run_dir,
-        memory_mb=asked.memory_mb,
-        device_mb=asked.device_mb,
+        memory_mb=request.memory_mb,
+        device_mb=request.device_mb,
     )
 
 
@@ -368,7 +368,7 @@ def _machine(machine: Machine) -> str:
 
 
 def _hardware(machine: Machine) -> str:
-    """Until a process of a trial has told its own."""
+    """Describe the hardware until a trial process has reported its own."""
     if machine.gpu:
         return f"{machine.gpus} × {machine.gpu}"
     return f"{usable_cores()} cores, {platform.machine()}"
@@ -398,7 +398,7 @@ def _local(
 
 
 def _save_plan(run: store.Run, record: TuneRecord, place: Path, watcher: Watcher) -> None:
-    """Signed where this run was begun by a tune of the user's: one that came with a repository may hold anything."""
+    """Save the plan, signed only if the user's own tune started this run: one from a repository may hold anything."""
     plan = Plan(
         schema=SCHEMA,
         title=f"tune {run.id}",
@@ -410,7 +410,7 @@ def _save_plan(run: store.Run, record: TuneRecord, place: Path, watcher: Watcher
         signature.refuse_unmarked(run.folder, store.key_root())
         plan = signature.signed(plan, store.key_root())
     except (private.Unfit, OSError) as error:
-        watcher.caution(f"{error}; so hotlap run does not apply the plan by itself; name it: --plan {place}")
+        watcher.caution(f"{error}; so hotlap run does not apply the plan automatically; name it: --plan {place}")
     run.save("plan", plan)
     store.prepare(place.parent.parent, place.parent.name)
     store.Run(place.parent).save(place.stem, plan)

@@ -1,4 +1,4 @@
-"""The record of a tune as it grows: every change is saved at once, and what is there already is not made again."""
+"""The record of a tune as it grows: every change is saved at once, and nothing in it is measured again."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from hotlap.records.verdict import Decision, Verdict
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activity:
-    """What is under way, for whoever watches."""
+    """What the tune is doing now, for whoever watches."""
 
     trial: str
-    stage: str
+    stage: Stage
     arm: str
     pair: int
     step: int
     steps: int
-    best: float  # of what is kept, against the baseline
+    best: float  # ratio of what is kept to the baseline
     spent: float
-    left: float  # seconds, about
+    left: float  # seconds, estimated
     budget: float
 
 
 class Watcher:
-    """Told what happens; does nothing by itself."""
+    """Is called with what happens; this base class does nothing."""
 
     def doing(self, doing: Activity) -> None: ...
 
@@ -44,26 +44,28 @@ class Watcher:
 class Book:
     def __init__(self, record: TuneRecord, save: Callable[[TuneRecord], None], watcher: Watcher) -> None:
         self.record, self._save, self.watcher = record, save, watcher
-        self.spent = record.observing_seconds  # seconds, as far as the tune has been played
+        self.spent = record.observing_seconds  # seconds, as far as the tune has been replayed
 
     def found(self, name: str) -> Trial | None:
-        return next((one for one in self.record.trials if one.name == name), None)
+        return next((trial for trial in self.record.trials if trial.name == name), None)
 
     def recorded(self, name: str) -> tuple[Sample, ...]:
         found = self.found(name)
         return found.samples if found is not None else ()
 
     def earlier(self, trial: Trial) -> tuple[Sample, ...]:
-        """What ran as this trial's base in any other but the noise trial."""
-        others = [one for one in self.record.trials if one.name != trial.name and one.stage != Stage.NOISE.value]
-        program = {(one.name, one.value) for one in trial.base}
-        samples = (sample for one in others for sample in one.samples)
-        return tuple(one for one in samples if {(each.name, each.value) for each in one.choices} == program)
+        """Return what ran as this trial's base in any other trial except the noise trial."""
+        others = [other for other in self.record.trials if other.name != trial.name and other.stage != Stage.NOISE]
+        program = {(choice.name, choice.value) for choice in trial.base}
+        samples = (sample for other in others for sample in other.samples)
+        return tuple(
+            sample for sample in samples if {(choice.name, choice.value) for choice in sample.choices} == program
+        )
 
     def put(self, trial: Trial) -> None:
         if len(self.recorded(trial.name)) >= len(trial.samples):
-            return  # played again
-        trials = {one.name: one for one in self.record.trials} | {trial.name: trial}
+            return  # replayed
+        trials = {known.name: known for known in self.record.trials} | {trial.name: trial}
         self.change(trials=tuple(trials.values()))
 
     def decide(self, verdict: Verdict) -> Verdict:
@@ -75,7 +77,7 @@ class Book:
         return verdict
 
     def known(self, trial: str) -> Verdict | None:
-        return next((one for one in self.record.verdicts if one.trial == trial), None)
+        return next((verdict for verdict in self.record.verdicts if verdict.trial == trial), None)
 
     def keep(self, kept: tuple[Choice, ...]) -> None:
         if kept != self.record.kept:
@@ -99,17 +101,17 @@ def empty_trial(
     base: tuple[Choice, ...],
     new: tuple[Choice, ...],
 ) -> Trial:
-    """Without samples: these are played again from the record, or run."""
+    """Return a trial without samples, which are replayed from the record, or run."""
     order = list(entries())
     return Trial(
         schema=SCHEMA,
         name=name,
-        stage=stage.value,
+        stage=stage,
         entry=candidate.entry if candidate else None,
         value=candidate.value if candidate else None,
-        base=tuple(sorted(base, key=lambda one: order.index(one.name))),
-        new=tuple(sorted(new, key=lambda one: order.index(one.name))),
-        risk=_riskiest(one for one in new if one not in base),
+        base=tuple(sorted(base, key=lambda choice: order.index(choice.name))),
+        new=tuple(sorted(new, key=lambda choice: order.index(choice.name))),
+        risk=_riskiest(choice for choice in new if choice not in base),
         samples=(),
     )
 
@@ -119,13 +121,13 @@ def trial_name(stage: str, candidate: Candidate) -> str:
 
 
 def together_name(stage: str, candidates: Sequence[Candidate]) -> str:
-    """Of several at once: "stacked-2-tf32+compile=default"."""
-    return f"{stage}-" + "+".join(trial_name("", one)[1:] for one in candidates)
+    """Return the name of a trial of several candidates: "stacked-2-tf32+compile=default"."""
+    return f"{stage}-" + "+".join(trial_name("", candidate)[1:] for candidate in candidates)
 
 
-def _riskiest(choices: Iterable[Choice]) -> str:
-    risks = [entries()[one.name].risk for one in choices]
-    return max(risks, key=lambda one: one.rank, default=Risk.EXACT).value
+def _riskiest(choices: Iterable[Choice]) -> Risk:
+    risks = [entries()[choice.name].risk for choice in choices]
+    return max(risks, key=lambda risk: risk.rank, default=Risk.EXACT)
 
 
 def rejected(trial: Trial, why: str) -> Verdict:
@@ -135,7 +137,7 @@ def rejected(trial: Trial, why: str) -> Verdict:
         stage=trial.stage,
         entry=trial.entry,
         value=trial.value,
-        decision=Decision.REJECT.value,
+        decision=Decision.REJECT,
         why=why,
         speed=None,
         gate=None,

@@ -1,4 +1,4 @@
-"""What samples and verdicts show, as numbers to go by."""
+"""Single figures from samples and verdicts, to decide what to try next."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ def ratio_of(verdict: Verdict) -> float:
 
 
 def is_harmless(verdict: Verdict) -> bool:
-    """Not shown to be slower, and no harm seen."""
+    """Whether a verdict shows neither a slowdown nor any harm."""
     if verdict.speed is None or verdict.speed.slower or verdict.gate is None:
         return False
     return verdict.gate.passed is not False
 
 
 def speed_of(trial: Trial) -> float:
-    """Throughput of new over base, as it is."""
+    """Return the throughput of new over base, without an interval."""
     rates = []
     for arm in (NEW, BASE):
-        parts = [block for sample in trial.of(arm) for block in sample.blocks]
-        rates.append(sum(one.samples for one in parts) / max(1e-9, sum(one.seconds for one in parts)))
+        blocks = [block for sample in trial.of(arm) for block in sample.blocks]
+        rates.append(sum(block.samples for block in blocks) / max(1e-9, sum(block.seconds for block in blocks)))
     return rates[0] / max(1e-9, rates[1])

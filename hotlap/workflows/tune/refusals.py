@@ -1,4 +1,4 @@
-"""A baseline that cannot be measured: what is wrong with it and what to do, in one line."""
+"""Errors for a baseline that cannot be measured: what is wrong with it and what to do, in one line."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hotlap.records.trial import EndReason, Sample
 from hotlap.records.tune_record import Metric, TuneRequest
 
 
-def refuse_baseline(samples: Sequence[Sample], asked: TuneRequest, run: str) -> None:
-    """Raises where a process of the unchanged command did not do what it should have."""
+def refuse_baseline(samples: Sequence[Sample], request: TuneRequest, run: str) -> None:
+    """Raise if a process of the unmodified command did not do what it should have."""
     last = samples[-1]
-    if last.ended != EndReason.MEASURED.value:
+    if last.ended != EndReason.MEASURED:
         raise _failed(last, run)
-    if asked.metric is not None and not last.readings:
-        raise MetricNeverSeen(_never_seen(asked.metric, steps_of(last)))
-    lengths = sorted({steps_of(one) for one in samples if one.losses})
-    if len(lengths) > 1 and asked.metric is None:
+    if request.metric is not None and not last.readings:
+        raise MetricNeverSeen(_never_seen(request.metric, steps_of(last)))
+    lengths = sorted({steps_of(sample) for sample in samples if sample.losses})
+    if len(lengths) > 1 and request.metric is None:
         raise TooShort(
-            f"the command ends after another number of steps each time ({', '.join(map(str, lengths))}); "
+            f"the command ends after a different number of steps each time ({', '.join(map(str, lengths))}); "
             f"measure fewer: --steps {max(1, lengths[0] - 1)}"
         )
 
@@ -29,20 +29,20 @@ def steps_of(sample: Sample) -> int:
 
 
 def _failed(sample: Sample, run: str) -> HotlapError:
-    ended, again = EndReason(sample.ended), f"then go on: hotlap tune --resume {run}"
+    ended, again = EndReason(sample.ended), f"then continue: hotlap tune --resume {run}"
     if ended is EndReason.CRASHED:
         return CannotRunTwice(
-            f"the command ran once but not again: {sample.why}; it must be able to run several times "
+            f"the command ran once but not again: {sample.why}; it must be possible to run it repeatedly "
             f"(a free port, no lock left behind, no file that must not exist), {again}"
         )
     if ended is EndReason.TOO_SHORT:
         return TooShort(f"the command is too short to measure: {sample.why}; train longer, or measure fewer: --steps N")
     if ended is EndReason.NOT_A_NUMBER:
-        return BaselineUnusable(f"{sample.why} without any optimisation; repair that first, {again}")
+        return BaselineUnusable(f"{sample.why} even without any optimisation; fix that first, {again}")
     if ended in (EndReason.OUT_OF_MEMORY, EndReason.OVER_MEMORY):
-        return BaselineUnusable(f"the command by itself ran out of memory ({sample.why}); make room, {again}")
+        return BaselineUnusable(f"the unmodified command ran out of memory ({sample.why}); make room, {again}")
     return BaselineUnusable(
-        f"the command by itself was not measured: {ended.value} ({sample.why}); see it with: hotlap profile"
+        f"the unmodified command could not be measured: {ended} ({sample.why}); see it with: hotlap profile"
     )
 
 

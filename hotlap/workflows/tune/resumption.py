@@ -1,4 +1,4 @@
-"""Going on with a tune: which one is meant, and whether what was measured still holds."""
+"""Resuming a tune: which one is meant, and whether its measurements are still valid."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from hotlap.records.tune_record import TuneRecord, TuneRequest
 from hotlap.trial.runner import Runner
 
 RECORD = "tuning"
-ASKED = "asked"  # kept from the first moment: a tune that is killed while observing has nothing else
+ASKED = "asked"  # saved from the start: a tune that is killed while observing has nothing else
 
 
 def unfinished(command: tuple[str, ...] | None, run_dir: Path | None, missing_ok: bool = False) -> store.Run | None:
-    """The newest tune of this command (of any, without) that has not come to its end."""
+    """Return the newest unfinished tune of this command, or of any command if it is None."""
     root = (run_dir or store.home()) / "runs"
-    for folder in sorted((one for one in root.glob("*") if one.is_dir()), reverse=True):
-        asked = _asked_of_unfinished(store.Run(folder))
-        if asked is not None and (command is None or asked.command == command):
+    for folder in sorted((folder for folder in root.glob("*") if folder.is_dir()), reverse=True):
+        request = _unfinished_request(store.Run(folder))
+        if request is not None and (command is None or request.command == command):
             return store.Run(folder)
     if missing_ok:
         return None
-    raise RunNotFound(f"no tune in {root} is unfinished; start one: hotlap tune python train.py")
+    raise RunNotFound(f"there is no unfinished tune in {root}; start one: hotlap tune python train.py")
 
 
-def _asked_of_unfinished(run: store.Run) -> TuneRequest | None:
+def _unfinished_request(run: store.Run) -> TuneRequest | None:
     try:
         if begun(run):
             record = run.load(RECORD, TuneRecord)
@@ -43,32 +43,32 @@ def _asked_of_unfinished(run: store.Run) -> TuneRequest | None:
 
 
 def begun(run: store.Run) -> bool:
-    """Whether it got past observing."""
+    """Whether the tune got past observing."""
     return (run.folder / f"{RECORD}.json").exists()
 
 
-def refuse_elsewhere(run: store.Run, asked: TuneRequest) -> None:
-    if asked.folder != str(Path.cwd()):
-        raise ResumeRefused(f"{run.id} was begun in {asked.folder}; go on there: cd {asked.folder}")
+def refuse_elsewhere(run: store.Run, request: TuneRequest) -> None:
+    if request.folder != str(Path.cwd()):
+        raise ResumeRefused(f"{run.id} was started in {request.folder}; resume it there: cd {request.folder}")
 
 
 def refuse_other_source(run: store.Run, record: TuneRecord) -> None:
     if record.circumstances.source != saved_plan.source_hash(record.asked.command):
-        raise ResumeRefused(f"the source code has changed since {run.id} was begun; {_anew(record.asked)}")
+        raise ResumeRefused(f"the source code has changed since {run.id} was started; {_start_over(record.asked)}")
 
 
-def refuse_other_options(run: store.Run, asked: TuneRequest, given: Mapping[str, tuple[str, object]]) -> None:
-    """`given`: options typed beside --resume, by the field they set. A tune of two minds proves nothing."""
+def refuse_other_options(run: store.Run, request: TuneRequest, given: Mapping[str, tuple[str, object]]) -> None:
+    """Refuse to change an option halfway. `given` holds the options typed with --resume, by the field they set."""
     for field, (option, value) in given.items():
-        if getattr(asked, field) != value:
+        if getattr(request, field) != value:
             raise ResumeRefused(
-                f"{run.id} was begun with another {option}; leave {option} out to go on with it as it was, or leave "
-                "--resume out to start anew"
+                f"{run.id} was started with a different {option}; leave {option} out to resume it unchanged, or leave "
+                "--resume out to start over"
             )
 
 
 def as_measured(known: Circumstances, runner: Runner) -> Circumstances:
-    """The circumstances as the last process told them."""
+    """Return the circumstances as the last process reported them."""
     return replace(known, hardware=runner.hardware or known.hardware, torch=runner.torch or known.torch)
 
 
@@ -76,23 +76,25 @@ def refuse_other_circumstances(run: str, record: TuneRecord, now: Circumstances)
     before = record.circumstances
     for what, old, new in (("torch", before.torch, now.torch), ("hardware", before.hardware, now.hardware)):
         if old != new:
-            raise ResumeRefused(f"{run} was measured with other {what} ({old}), this is {new}; {_anew(record.asked)}")
+            raise ResumeRefused(f"{run} was measured with {what} {old}, but this is {new}; {_start_over(record.asked)}")
 
 
-def _anew(asked: TuneRequest) -> str:
-    return f"start anew: hotlap tune {' '.join(asked.command)}"
+def _start_over(request: TuneRequest) -> str:
+    return f"start over: hotlap tune {' '.join(request.command)}"
 
 
 @contextmanager
 def alone(run: store.Run) -> Iterator[None]:
-    """One process at a time goes on with a tune: two would write each other's record."""
+    """Let only one process at a time work on a tune: two would overwrite each other's record."""
     other = tree.alive(run.folder)
     if other is not None and other != os.getpid():
-        raise ResumeRefused(f"{run.id} is under way in process {other}; wait for it, or end it first: kill {other}")
+        raise ResumeRefused(
+            f"{run.id} is already running in process {other}; wait for it, or end it first: kill {other}"
+        )
     try:
         tree.remember(os.getpid(), run.folder)
     except OSError as error:
-        raise RunFolderUnwritable(f"cannot write {run.folder} ({error.strerror}); make room") from error
+        raise RunFolderUnwritable(f"cannot write {run.folder} ({error.strerror}); make room on the disk") from error
     try:
         yield
     finally:

@@ -27,7 +27,7 @@ def test_every_size_is_trained_and_nothing_of_the_users_is_touched():
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     random = torch.get_rng_state()
     report = measure_batch_sizes(model, optimizer, step, source, now=32, seconds=0.001)
-    assert [one.batch_size for one in report.measured] == [8, 16, 32, 64, 128, 256]
+    assert [measurement.batch_size for measurement in report.measured] == [8, 16, 32, 64, 128, 256]
     assert all(torch.equal(a, b) for a, b in zip(weights, model.state_dict().values(), strict=True))
     now = [value for state in optimizer.state.values() for value in state.values()]
     assert all(torch.equal(a, b) for a, b in zip(moments, now, strict=True))
@@ -53,7 +53,7 @@ def test_a_size_that_does_not_fit_ends_the_search_and_is_reported():
         return step(model, batch)
 
     report = measure_batch_sizes(model, optimizer, greedy, source, 16, [16, 32, 64, 128], seconds=0.001)
-    assert [one.batch_size for one in report.measured] == [16, 32]
+    assert [measurement.batch_size for measurement in report.measured] == [16, 32]
     assert report.out_of_memory == (64,)
     assert "     64  out of memory" in report.lines()
     with pytest.raises(DataError, match="not even a batch of 64"):
@@ -72,11 +72,13 @@ def test_the_smallest_size_nearly_as_fast_as_the_fastest_is_suggested_with_what_
     chosen = report(100, 200, 390, 400)
     assert chosen.suggested.batch_size == 64
     said = "\n".join(chosen.lines())
-    assert "batch size 32 -> 64 is another training: 32 -> 16 updates an epoch" in said
+    assert "batch size 32 -> 64 is a different training: 32 -> 16 updates per epoch" in said
     assert "each the mean of 2 times as many samples" in said
-    assert "a start for 64 is 0.0014 (by the square root" in said
+    assert "a starting point for 64 is 0.0014 (by the square root" in said
     assert "measure the quality again" in said
-    assert "a start for 64 is 0.002 (in proportion" in "\n".join(report(100, 200, 390, 400, adaptive=False).lines())
+    assert "a starting point for 64 is 0.002 (in proportion" in "\n".join(
+        report(100, 200, 390, 400, adaptive=False).lines()
+    )
 
 
 def test_a_size_that_is_right_already_is_said_to_be():
@@ -87,12 +89,12 @@ def test_a_size_that_is_right_already_is_said_to_be():
 
 def test_a_batch_larger_than_the_data_is_refused():
     model, optimizer, source = parts()
-    with pytest.raises(EmptySplit, match="a batch of 512 from 256 rows"):
+    with pytest.raises(EmptySplit, match="now=512 is not a batch size for 256 rows"):
         measure_batch_sizes(model, optimizer, step, source, now=512)
 
 
 def test_a_streamed_source_is_refused_with_what_to_give_instead():
     model, optimizer, source = parts()
     stream = Stream(Arrays(*(tensor.numpy() for tensor in source.tensors)))
-    with pytest.raises(DataError, match=r"a Stream reads its own; give some of them: Tensors\("):
+    with pytest.raises(DataError, match=r"a Stream reads them as needed; give some of its rows: Tensors\("):
         measure_batch_sizes(model, optimizer, step, stream, now=32)

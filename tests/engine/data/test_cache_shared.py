@@ -21,7 +21,7 @@ def make(number):
     return {"a": np.full(5000, number), "b": np.arange(number + 1)}
 
 
-def asked(cache, number=1):
+def cached(cache, number=1):
     return cache.arrays(make, arguments={"number": number})
 
 
@@ -52,7 +52,7 @@ def ask_often(folder, seed, results):
     for _ in range(40):
         number = chosen.randrange(4)
         try:
-            arrays = asked(cache, number)
+            arrays = cached(cache, number)
             results.put("right" if is_right(arrays, number) else f"wrong {sorted(arrays)}")
         except OSError as error:
             results.put(f"raised {error}")
@@ -92,19 +92,19 @@ def test_an_entry_that_gets_its_name_is_not_removed_by_another_process(cache, mo
         return names
 
     monkeypatch.setattr(module, "seal", seal_and_prune)
-    assert is_right(asked(cache))
+    assert is_right(cached(cache))
     assert only_entry(cache).suffix == ""
 
 
 def test_an_entry_removed_when_it_was_just_found_is_still_read(cache, monkeypatch, nothing_said):
-    asked(cache)
+    cached(cache)
     monkeypatch.setattr(os, "utime", lambda path: shutil.rmtree(path.parent))
-    assert is_right(asked(cache))
+    assert is_right(cached(cache))
     assert list(cache.folder.glob("*/entry.json")) == []
 
 
 def test_an_entry_removed_while_it_is_read_is_made_again(cache, monkeypatch, nothing_said):
-    asked(cache)
+    cached(cache)
     entry, of_file = only_entry(cache), module.checksum
 
     def removed_first(path):
@@ -113,12 +113,12 @@ def test_an_entry_removed_while_it_is_read_is_made_again(cache, monkeypatch, not
         return of_file(path)
 
     monkeypatch.setattr(module, "checksum", removed_first)
-    assert is_right(asked(cache))
+    assert is_right(cached(cache))
     assert only_entry(cache) == entry
 
 
 def test_an_entry_replaced_while_it_is_read_is_read_anew(cache, monkeypatch):
-    asked(cache)
+    cached(cache)
     entry, of_file = only_entry(cache), module.checksum
     content = bytearray((entry / "a.npy").read_bytes())
     content[-1] ^= 1
@@ -133,7 +133,7 @@ def test_an_entry_replaced_while_it_is_read_is_read_anew(cache, monkeypatch):
         return of_file(path)
 
     monkeypatch.setattr(module, "checksum", replaced_first)
-    assert is_right(asked(cache))
+    assert is_right(cached(cache))
 
 
 def test_stored_rows_stay_readable_when_their_entry_is_removed(cache, tmp_path):
@@ -147,19 +147,19 @@ def test_stored_rows_stay_readable_when_their_entry_is_removed(cache, tmp_path):
 
 
 def test_a_stray_file_in_an_entry_is_no_array_of_it(cache):
-    asked(cache)
+    cached(cache)
     np.save(only_entry(cache) / "stray.npy", np.zeros(3))
-    assert is_right(asked(cache))
+    assert is_right(cached(cache))
 
 
 def test_an_entry_whose_time_cannot_be_set_is_read(cache, monkeypatch, nothing_said):
     def refused(path):
         raise PermissionError(path)
 
-    asked(cache)
+    cached(cache)
     monkeypatch.setattr(os, "utime", refused)
     monkeypatch.setattr(module, "seal", None)  # not made again
-    assert is_right(asked(cache))
+    assert is_right(cached(cache))
 
 
 def test_pruning_clears_what_killed_processes_left_but_not_what_is_being_made(cache):
@@ -172,7 +172,7 @@ def test_pruning_clears_what_killed_processes_left_but_not_what_is_being_made(ca
 
 def test_entries_that_go_while_they_are_counted_are_left_out(cache, monkeypatch):
     for number in (1, 2):
-        asked(cache, number)
+        cached(cache, number)
     entries = sorted(cache.folder.glob("*/entry.json"))
     monkeypatch.setattr(type(cache.folder), "glob", lambda folder, pattern: [*entries, folder / "gone" / "entry.json"])
     shutil.rmtree(entries[0].parent)

@@ -51,21 +51,21 @@ def test_bit_strings_longer_than_one_block_of_rows():
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         (["01", "0x"], "row 1 has 'x' at place 1"),
         (["01", "011"], "row 1 has 3 letters"),
         (np.array(["01", "0"], dtype="S2"), "row 1 has 1 letters"),
-        (["01", 7], "row 1 is 7, a int, not text"),
+        (["01", 7], "row 1 is 7 of type int, not text"),
         (["01", "0é"], "row 1 has 'é' at place 1"),
         ("0110", r"'0110' is one text; give a list of texts, \[text\] for one row"),
         (b"01", "is one text"),
-        ([b"01", "01"], "row 1 is '01', a str, not bytes"),
+        ([b"01", "01"], "row 1 is '01' of type str, not bytes"),
         ([b"01", b"\xff1"], r"row 1 is b'\\xff1', not UTF-8; decode it first"),
     ],
 )
-def test_wrong_bit_strings_are_refused_with_their_row(texts, said):
-    with pytest.raises(DataMismatch, match=said):
+def test_wrong_bit_strings_are_refused_with_their_row(texts, message):
+    with pytest.raises(DataMismatch, match=message):
         bits(texts)
 
 
@@ -104,9 +104,9 @@ def test_a_tuple_of_texts_is_rows_and_a_tuple_of_columns_is_joined():
     assert ngrams(("ann", "bob"), ["an"]).tolist() == ngrams(["ann", "bob"], ["an"]).tolist() == [[True], [False]]
     assert ngrams((["a"], ["n"]), ["an"]).tolist() == [[True]]
     assert ngrams(np.array([], dtype="S3"), ["an"]).shape == ngrams((), ["an"]).shape == (0, 1)
-    for one in ("ann", (["a"], "n")):
+    for text in ("ann", (["a"], "n")):
         with pytest.raises(DataMismatch, match="is one text"):
-            ngrams(one, ["an"])
+            ngrams(text, ["an"])
 
 
 def test_a_zero_inside_a_byte_text_belongs_to_it():
@@ -137,10 +137,10 @@ def test_the_vocabulary_of_texts_is_every_gram_once():
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "said"), [(["abc"], "has 3 letters"), (["ab", "ab"], "twice"), ([], "at least 1")]
+    ("vocabulary", "message"), [(["abc"], "has 3 letters"), (["ab", "ab"], "twice"), ([], "at least 1")]
 )
-def test_a_wrong_vocabulary_is_refused(vocabulary, said):
-    with pytest.raises(DataMismatch, match=said):
+def test_a_wrong_vocabulary_is_refused(vocabulary, message):
+    with pytest.raises(DataMismatch, match=message):
         ngrams(["ab"], vocabulary)
 
 

@@ -40,19 +40,19 @@ def test_a_link_inside_the_file_is_followed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("link", "said"),
+    ("link", "message"),
     [
         (h5py.SoftLink("/nope"), r"'z' is a link to '/nope', which cannot be opened"),
         (h5py.ExternalLink("gone.h5", "/x"), r"'z' is a link to '/x' in gone.h5, which cannot be opened"),
     ],
 )
-def test_a_broken_link_is_named_with_where_it_leads(tmp_path, link, said):
-    with pytest.raises(DataUnreadable, match=said):
+def test_a_broken_link_is_named_with_where_it_leads(tmp_path, link, message):
+    with pytest.raises(DataUnreadable, match=message):
         Hdf5(linked(tmp_path, z=link), "z")
 
 
 def test_row_dims_must_fit_the_datasets(parts):
-    with pytest.raises(DataMismatch, match="row_dims 0 must be at least 1"):
+    with pytest.raises(DataMismatch, match="row_dims=0 must be at least 1"):
         Hdf5(parts, "x", row_dims=0)
-    with pytest.raises(DataMismatch, match=r"fewer than row_dims 2 dimensions: {'x': \(50,\)}"):
+    with pytest.raises(DataMismatch, match=r"fewer than row_dims=2 dimensions: {'x': \(50,\)}"):
         Hdf5(parts, "x", row_dims=2)

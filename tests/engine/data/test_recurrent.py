@@ -59,7 +59,7 @@ def test_carrying_over_shuffled_rows_is_refused_with_the_reason():
     part = [torch.randn(12, 3)]
     ordered = CarriedWindows(part, 4, [part[0][:, :1]], lanes=2)
     require_order(model, shuffle=False, batch_size=2, source=ordered)
-    with pytest.raises(StateRefused, match="shuffled rows: each state would go on from a window it has nothing"):
+    with pytest.raises(StateRefused, match="shuffled rows: each state would continue from an unrelated window"):
         require_order(model, shuffle=True, batch_size=2, source=ordered)
     with pytest.raises(StateRefused, match="Tensors, whose batches do not continue"):
         require_order(model, shuffle=False, batch_size=2, source=Tensors(torch.zeros(4)))
@@ -137,5 +137,7 @@ def test_the_trainer_carries_refuses_and_resumes_a_carried_state(tmp_path):
         first.fit(source, source, epochs=2)
     second = trainer(tmp_path)
     second.fit(source, source, epochs=2, resume=True)
-    for one, other in zip(whole.model.state_dict().values(), second.model.state_dict().values(), strict=True):
-        assert torch.equal(one, other)
+    for uninterrupted, resumed in zip(
+        whole.model.state_dict().values(), second.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(uninterrupted, resumed)

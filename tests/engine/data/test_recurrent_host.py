@@ -63,8 +63,8 @@ def test_without_gradients_it_is_the_same_and_keeps_no_steps(kind, steps, monkey
     )
     with torch.no_grad():
         for expected, got in zip(plain(x), ours(x), strict=True):
-            for one, other in zip(states_of(expected), states_of(got), strict=True):
-                torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
+            for expected_state, state in zip(states_of(expected), states_of(got), strict=True):
+                torch.testing.assert_close(state, expected_state, rtol=1e-10, atol=1e-12)
     assert sorted(made)[-2:] == [steps + 1] * 2  # the outputs of two layers, with the state before
     assert all(rows <= 2 for rows in sorted(made)[:-2])
 
@@ -80,8 +80,8 @@ def test_the_last_step_alone_trains_like_torch(kind):
                 for parameter in layer.parameters():
                     parameter -= 0.1 * parameter.grad
                     parameter.grad = None
-    for one, other in zip(plain.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    for expected, trained in zip(plain.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(expected, trained, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,7 +160,7 @@ def test_measuring_leaves_weights_gradients_and_random_numbers_as_they_were(kind
     model = kind(3, 5, 2, dropout=0.5, batch_first=True)
     before, random = [parameter.clone() for parameter in model.parameters()], torch.get_rng_state()
     seconds = recurrent_host.seconds_of_both(model, 4, 6)
-    assert all(one > 0 for one in seconds)
+    assert all(duration > 0 for duration in seconds)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(random, torch.get_rng_state())

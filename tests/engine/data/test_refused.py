@@ -48,7 +48,7 @@ def test_a_set_has_no_order_to_number_by(kind):
 def test_a_vocabulary_is_a_list(vocabulary):
     with pytest.raises(DataMismatch, match="give its n-grams as a list, in order"):
         ngrams(["abc"], vocabulary)
-    with pytest.raises(DataMismatch, match="None in the vocabulary is a NoneType, not text"):
+    with pytest.raises(DataMismatch, match="None in the vocabulary is of type NoneType, not text"):
         ngrams(["abc"], ["ab", None])
 
 
@@ -93,7 +93,7 @@ def test_streams_are_joined_by_their_readers():
 
 
 def test_lanes_are_at_least_one():
-    with pytest.raises(DataMismatch, match="lanes 0 must be at least 1"):
+    with pytest.raises(DataMismatch, match="lanes=0, but a batch needs at least 1"):
         CarriedWindows([np.arange(10.0)], 2, [np.arange(10.0)], 0)
 
 
@@ -137,7 +137,7 @@ def batches_of(source):
     ],
 )
 def test_a_batch_with_other_rows_than_asked_for_is_refused(source):
-    with pytest.raises(DataMismatch, match=r"4 rows were asked for, but .* \(shapes: \(2, 3\), \(2,\)\)"):
+    with pytest.raises(DataMismatch, match=r"4 rows were requested, but .* \(shapes: \(2, 3\), \(2,\)\)"):
         batches_of(source)
 
 

@@ -49,7 +49,7 @@ def test_arrays_that_torch_cannot_take_as_they_are_become_tensors():
 
 
 @pytest.mark.parametrize(
-    ("tensors", "kind", "said"),
+    ("tensors", "kind", "message"),
     [
         ([torch.zeros(3), torch.zeros(2)], DataMismatch, "same first dimension"),
         ([torch.zeros(0, 4)], EmptySplit, "empty"),
@@ -57,8 +57,8 @@ def test_arrays_that_torch_cannot_take_as_they_are_become_tensors():
         ([np.array(["a"], dtype=object)], DataMismatch, "object"),
     ],
 )
-def test_tensors_that_make_no_rows_are_refused(tensors, kind, said):
-    with pytest.raises(kind, match=said):
+def test_tensors_that_make_no_rows_are_refused(tensors, kind, message):
+    with pytest.raises(kind, match=message):
         Tensors(*tensors)
 
 
@@ -112,9 +112,9 @@ def test_series_without_a_window_are_said():
 
 
 def test_one_array_is_not_taken_for_many_series():
-    with pytest.raises(DataMismatch, match=r"series are one array of shape \(30, 4\); give a list .* \[series\]"):
+    with pytest.raises(DataMismatch, match=r"series is one array of shape \(30, 4\); give a list .* \[series\]"):
         Windows(np.zeros((30, 4)), 3)
-    with pytest.raises(DataMismatch, match=r"targets are one array of shape \(30,\); give a list .* \[targets\]"):
+    with pytest.raises(DataMismatch, match=r"targets is one array of shape \(30,\); give a list .* \[targets\]"):
         Windows([np.zeros((30, 4))], 3, np.zeros(30))
     assert Windows(torch.zeros(2, 30, 4), 3, torch.zeros(2, 30)).rows == 56
 
@@ -173,18 +173,21 @@ def test_a_mask_chooses_the_rows_where_it_is_true(kind, form):
 
 @pytest.mark.parametrize("kind", [Tensors, streamed])
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
-        ([True, False], r"torch.bool of shape \(2,\) names no rows of a source with 3 rows; .* a mask of 3 booleans"),
-        ([0.5, 2.0], r"torch.float64 of shape \(2,\) names no rows"),
-        (torch.tensor([[0, 1], [1, 2]]), r"torch.int64 of shape \(2, 2\) names no rows"),
-        (1, r"torch.int64 of shape \(\) names no rows"),
+        (
+            [True, False],
+            r"torch.bool of shape \(2,\) cannot select rows of a source with 3 rows; .* a mask of 3 booleans",
+        ),
+        ([0.5, 2.0], r"torch.float64 of shape \(2,\) cannot select rows"),
+        (torch.tensor([[0, 1], [1, 2]]), r"torch.int64 of shape \(2, 2\) cannot select rows"),
+        (1, r"torch.int64 of shape \(\) cannot select rows"),
         (["a"], "convert them to numbers"),
-        ([[1], [1, 2]], "lists of several lengths name no rows"),
+        ([[1], [1, 2]], "lists of different lengths cannot select rows"),
     ],
 )
-def test_what_names_no_rows_is_refused_when_the_subset_is_made(kind, rows, said):
-    with pytest.raises(DataMismatch, match=said):
+def test_what_names_no_rows_is_refused_when_the_subset_is_made(kind, rows, message):
+    with pytest.raises(DataMismatch, match=message):
         subset(kind(torch.arange(3)), rows)
 
 
@@ -299,7 +302,7 @@ def test_data_that_is_there_already_needs_no_room_and_mapped_files_are_read(tmp_
     np.save(tmp_path / "x.npy", np.arange(1000.0))
     source = resident(np.load(tmp_path / "x.npy", mmap_mode="r"), device="cpu", room=PLENTY)
     assert torch.equal(source.gather(torch.arange(1000))[0], torch.arange(1000.0).double())
-    with pytest.raises(DataMismatch, match="a list is no data"):
+    with pytest.raises(DataMismatch, match="a list cannot be used as data"):
         resident([1, 2], device="cpu", room=PLENTY)
 
 

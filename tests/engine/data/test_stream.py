@@ -84,10 +84,10 @@ FORMATS = [npy, npy_folder, hdf5, chunked, parquet, arrow, halves]
 def test_every_format_gives_the_rows_in_the_order_asked_for(make, drop_last, tmp_path):
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
     batches = list(Stream(make(tmp_path), threads=3).batches(order, 8, CPU, drop_last))
-    kept = order[: ROWS // 8 * 8] if drop_last else order
+    expected_order = order[: ROWS // 8 * 8] if drop_last else order
     assert [len(x) for x, _ in batches] == [8] * 6 + ([] if drop_last else [5])
-    assert torch.equal(torch.cat([x for x, _ in batches]), torch.from_numpy(TABLE)[kept])
-    assert torch.equal(torch.cat([y for _, y in batches]), torch.from_numpy(LABELS)[kept])
+    assert torch.equal(torch.cat([x for x, _ in batches]), torch.from_numpy(TABLE)[expected_order])
+    assert torch.equal(torch.cat([y for _, y in batches]), torch.from_numpy(LABELS)[expected_order])
 
 
 @pytest.mark.parametrize("make", FORMATS)
@@ -224,10 +224,12 @@ def test_a_file_cut_short_is_named(tmp_path):
         Arrow(tmp_path / "data.arrow")
 
 
-@pytest.mark.parametrize(("kind", "said"), [(Arrays, "not a .npy"), (Hdf5, "not an HDF5"), (Parquet, "not a Parquet")])
-def test_a_file_of_another_kind_or_none_is_named(kind, said, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Arrays, "not a .npy"), (Hdf5, "not an HDF5"), (Parquet, "not a Parquet")]
+)
+def test_a_file_of_another_kind_or_none_is_named(kind, message, tmp_path):
     (tmp_path / "other").write_text("no data at all, just some words")
-    with pytest.raises(DataUnreadable, match=said):
+    with pytest.raises(DataUnreadable, match=message):
         kind(tmp_path / "other")
     with pytest.raises(DataUnreadable, match="missing: there is no such file"):
         kind(tmp_path / "missing")
@@ -239,7 +241,7 @@ def test_one_bad_file_of_a_folder_is_named_with_its_row_while_it_trains(tmp_path
     with pytest.raises(DataUnreadable, match=r"031\.npy, row 31: it is cut short"):
         list(Stream(reader).batches(torch.arange(ROWS), 8, CPU))
     np.save(tmp_path / "031.npy", TABLE[31].astype(np.float64))
-    with pytest.raises(DataUnreadable, match=r"031\.npy, row 31: it is float64 \(6,\), the first file is float32"):
+    with pytest.raises(DataUnreadable, match=r"031\.npy, row 31: it is float64 \(6,\), but the first file is float32"):
         list(Stream(reader).batches(torch.arange(ROWS), 8, CPU))
 
 
@@ -275,20 +277,20 @@ def test_missing_values_uneven_lists_and_text_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "message"),
     [
-        ([[[1, 2, 3]], [[7]]], r"row 1: column 'x' is float32 \(1,\) from here on, float32 \(3,\) before"),
+        ([[[1, 2, 3]], [[7]]], r"row 1: column 'x' is float32 \(1,\) from here on, but float32 \(3,\) before"),
         ([[[1, 2, 3]], [[7, 8]]], r"column 'x' is float32 \(2,\) from here on"),
         ([[[1, 2, 3]], [[7, None, 9]]], "row 1: the lists in column 'x' have 1 missing values"),
         ([[[1, None, 3]]], "row 0: the lists in column 'x' have 1 missing values"),
     ],
 )
-def test_lists_that_change_or_have_gaps_within_a_file_are_refused(groups, said, tmp_path):
+def test_lists_that_change_or_have_gaps_within_a_file_are_refused(groups, message, tmp_path):
     schema = pa.schema([("x", pa.list_(pa.float32()))])
     with pa.parquet.ParquetWriter(tmp_path / "odd.parquet", schema) as file:
         for rows in groups:
             file.write_table(pa.table({"x": rows}, schema))
-    with pytest.raises(DataUnreadable, match=said):
+    with pytest.raises(DataUnreadable, match=message):
         load_all(Parquet(tmp_path / "odd.parquet"))
 
 
@@ -296,7 +298,7 @@ def test_a_group_of_an_hdf5_file_is_told_from_a_dataset(tmp_path):
     path = tmp_path / "groups.h5"
     with h5py.File(path, "w") as file:
         file["inner/x"] = np.arange(3)
-    with pytest.raises(DataUnreadable, match="no dataset at its top; it has: inner/x"):
+    with pytest.raises(DataUnreadable, match="no dataset at the top; it has: inner/x"):
         Hdf5(path)
     with pytest.raises(DataUnreadable, match="'inner' is a group, not a dataset; name what is in it: inner/x"):
         Hdf5(path, "inner")
@@ -328,7 +330,7 @@ class LateCopy:
     """An event and the copy it stands for, which reads its host memory only when somebody waits for it."""
 
     def __init__(self, place, rows):
-        self.place, self.rows, self.asked = place, rows, 0
+        self.place, self.rows, self.queries = place, rows, 0
         self.batch = tuple(torch.empty_like(tensor[:rows]) for tensor in place.tensors)
 
     def finish(self):
@@ -338,8 +340,8 @@ class LateCopy:
             self.place = None
 
     def query(self):
-        self.asked += 1
-        if self.asked > 2:  # the first looks find the copy still under way
+        self.queries += 1
+        if self.queries > 2:  # the first looks find the copy still under way
             self.finish()
         return self.place is None
 

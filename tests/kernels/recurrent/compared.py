@@ -15,10 +15,10 @@ KINDS = {"lstm": (ours.LSTM, torch.nn.LSTM), "gru": (ours.GRU, torch.nn.GRU)}
 def pair(kind, *sizes, **options):
     """Ours and torch.nn's with the same weights; torch.nn's in float64."""
     mine, theirs = KINDS[kind]
-    one = mine(*sizes, **options)
-    other = theirs(*sizes, **options)
-    other.load_state_dict(one.state_dict(), strict=True)
-    return one, other.double()
+    layer = mine(*sizes, **options)
+    reference = theirs(*sizes, **options)
+    reference.load_state_dict(layer.state_dict(), strict=True)
+    return layer, reference.double()
 
 
 def states(kind, layer, batch):
@@ -35,16 +35,16 @@ def leaves(x, hx):
 def outcome(layer, x, hx):
     """All outputs, then gradients of inputs, states and weights for fixed weights of the outputs."""
     x = x.detach().clone().requires_grad_()
-    hx = None if hx is None else tuple(one.detach().clone().requires_grad_() for one in leaves(x, hx)[1:])
+    hx = None if hx is None else tuple(state.detach().clone().requires_grad_() for state in leaves(x, hx)[1:])
     y, last = layer(x, hx if hx is None or len(hx) == 2 else hx[0])
     outputs = leaves(y, last)
-    weights = [torch.linspace(-1, 1, one.numel()).view(one.shape).to(one) for one in outputs]
+    weights = [torch.linspace(-1, 1, output.numel()).view(output.shape).to(output) for output in outputs]
     inputs = [*leaves(x, hx), *layer.parameters()]
-    return [one.detach() for one in outputs], torch.autograd.grad(outputs, inputs, weights)
+    return [output.detach() for output in outputs], torch.autograd.grad(outputs, inputs, weights)
 
 
 def doubled(hx):
-    return hx if hx is None else tuple(one.double() for one in hx) if isinstance(hx, tuple) else hx.double()
+    return hx if hx is None else tuple(state.double() for state in hx) if isinstance(hx, tuple) else hx.double()
 
 
 def assert_alike(kind, variant, layer, reference, x, hx, tolerance):
@@ -52,9 +52,9 @@ def assert_alike(kind, variant, layer, reference, x, hx, tolerance):
         found = outcome(layer, x, hx)
     expected = outcome(copy.deepcopy(reference).to(x.device), x.double(), doubled(hx))
     for name, mine, theirs in zip(("outputs", "gradients"), found, expected, strict=True):
-        for index, (one, other) in enumerate(zip(mine, theirs, strict=True)):
-            assert one.shape == other.shape
-            worst = float((one.double() - other).abs().max() / other.abs().max().clamp(min=1e-3))
+        for index, (tensor, exact) in enumerate(zip(mine, theirs, strict=True)):
+            assert tensor.shape == exact.shape
+            worst = float((tensor.double() - exact).abs().max() / exact.abs().max().clamp(min=1e-3))
             assert worst <= tolerance, f"{kind} by {variant}: {name} {index} is off by {worst:.1e}"
 
 

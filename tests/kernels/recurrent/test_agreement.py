@@ -19,13 +19,13 @@ kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
 
 def off(results, by):
     """The same results, but one element of the recurrent weights' gradient."""
-    y, of_x, of_h, *others = (one.detach().clone() for one in results)
+    y, of_x, of_h, *others = (result.detach().clone() for result in results)
     of_h.view(-1)[0] += by * of_h.abs().max()
     return [y, of_x, of_h, *others]
 
 
 def nothing(results):
-    return [torch.zeros_like(one) for one in results]
+    return [torch.zeros_like(result) for result in results]
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_gives_other_results_is_never_used_and_the_next_is(kind, ways, capl
 
     ways.ours = {str(ONE): 0.01, str(THIRD): fails}
     assert ways.agreeing(replace(KEY, kind=kind), ONE, OTHER, THIRD) == [OTHER]
-    assert f"{ONE} gives other results than cuDNN for kind={kind}" in caplog.text
+    assert f"{ONE} gives different results from cuDNN for kind={kind}" in caplog.text
     assert f"{THIRD} cannot run here: no such kernel" in caplog.text
 
 
@@ -84,7 +84,7 @@ def test_where_cudnn_is_off_float64_decides_and_is_run_once(kind, ways, caplog):
     with caplog.at_level(logging.DEBUG):
         assert ways.agreeing(key, ONE, OTHER, THIRD) == [ONE, OTHER]
     assert ways.exact == 1
-    assert f"{THIRD} gives other results than cuDNN" in caplog.text
+    assert f"{THIRD} gives different results from cuDNN" in caplog.text
     assert f"cuDNN is 1.0e-02 from float64 for {key.text}" in caplog.text
 
 
@@ -104,13 +104,13 @@ def test_memory_that_the_next_variant_may_get_holds_no_right_results(ways):
     seen = []
 
     def results(right):
-        seen.extend(one.detach().clone() for one in right)
+        seen.extend(result.detach().clone() for result in right)
         return seen
 
     ways.ours = {str(ONE): results}
     assert ways.agreeing(KEY, ONE) == [ONE]
     assert len(seen) == 5
-    assert all(one.isnan().all() for one in seen)
+    assert all(result.isnan().all() for result in seen)
 
 
 def test_without_the_memory_for_float64_it_is_refused(ways, monkeypatch, caplog):
@@ -120,7 +120,7 @@ def test_without_the_memory_for_float64_it_is_refused(ways, monkeypatch, caplog)
     monkeypatch.setattr(probe, "in_float64", too_large)
     ways.ours = {str(ONE): 0.01}
     assert ways.agreeing(KEY, ONE, OTHER) == [OTHER]
-    assert "too little memory to see by float64 which is right" in caplog.text
+    assert "memory is too small to check by float64 which is right" in caplog.text
 
 
 def test_without_gradients_only_outputs_are_compared(ways):
@@ -164,8 +164,8 @@ def test_float64_is_computed_in_parts_of_the_batch(kind, monkeypatch):
     layer, x, dy = probe.made(key, "cpu")
     whole = probe.in_float64(key, layer, x, dy)
     monkeypatch.setattr(probe, "STATES_AT_ONCE", 2 * key.steps * key.hidden * 4)
-    for one, other in zip(probe.in_float64(key, layer, x, dy), whole, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    for found, expected in zip(probe.in_float64(key, layer, x, dy), whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_cudnn_is_taken_to_round_where_settings_contradict_each_other(monkeypatch):

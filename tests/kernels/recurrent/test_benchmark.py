@@ -57,7 +57,7 @@ def bench(monkeypatch):
 
 
 def names(content):
-    return [one["name"] for one in content["points"]]
+    return [point["name"] for point in content["points"]]
 
 
 def test_the_grid_is_that_of_the_issue_and_begins_with_some_of_every_kind(bench):
@@ -65,11 +65,11 @@ def test_the_grid_is_that_of_the_issue_and_begins_with_some_of_every_kind(bench)
     assert len(grid) == len(set(grid)) == 2 * 5 * 3 * 5 * 3 * 3
     assert set(grid) == set(bench.cases.whole())
     begin = grid[:100]
-    assert sum(one.of_the_reports for one in begin) >= 45
+    assert sum(point.of_the_reports for point in begin) >= 45
     for part in range(1, 5):
-        assert 0.2 < sum(one.of_the_reports for one in bench.part_of(grid, part, 4)) / 338 < 0.23
+        assert 0.2 < sum(point.of_the_reports for point in bench.part_of(grid, part, 4)) / 338 < 0.23
     for name, values in {**bench.cases.GRID, "layers": (1, 2, 3), "features": (3, 8, 64)}.items():
-        assert {getattr(one, name) for one in begin} == set(values)
+        assert {getattr(point, name) for point in begin} == set(values)
 
 
 def test_parts_have_every_shape_once_and_are_merged_in_one_file(bench, tmp_path):
@@ -77,9 +77,9 @@ def test_parts_have_every_shape_once_and_are_merged_in_one_file(bench, tmp_path)
         bench.measure(tmp_path / f"{number}.json", "--quick", "--part", f"{number}/3")
     bench.call("--merge", *(tmp_path / f"{number}.json" for number in (1, 2, 3)), "--out", tmp_path / "all.json")
     content = json.loads((tmp_path / "all.json").read_text())
-    assert sorted(names(content)) == sorted(one.name for one in bench.cases.quick())
+    assert sorted(names(content)) == sorted(point.name for point in bench.cases.quick())
     assert content["summary"]["geometric_mean_speedup"]["all"] == pytest.approx(4)
-    assert [one["command"] for one in content["about"]["calls"]] == [
+    assert [call["command"] for call in content["about"]["calls"]] == [
         f"recurrent.py --device cpu --out {number}.json --quick --part {number}/3" for number in (1, 2, 3)
     ]
 

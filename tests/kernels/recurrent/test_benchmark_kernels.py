@@ -42,15 +42,15 @@ def call(script, monkeypatch, out, *given):
 def test_each_piece_is_timed_and_the_outputs_are_cudnns(script, monkeypatch, tmp_path, capsys):
     given = ("--shapes", "lstm:5:4:5:2", "gru:3:3:5:17", "--variants", FEW, TILES)
     found = call(script, monkeypatch, tmp_path / "out.json", *given)
-    few, many = (one["variants"] for one in found["points"])
+    few, many = (point["variants"] for point in found["points"])
     walks = {"forward walk", "backward walk", "sums", "whole"}
     assert set(few[FEW]["ms"]) == walks
     assert set(few[TILES]["ms"]) == walks | {"state product"}
     assert set(many[TILES]["ms"]) == walks | {"state product", "input product", "input weights product"}
-    for one in (*few.values(), *many.values()):
-        assert one["apart_from_cudnn"] < 1e-5
-        assert all(took > 0 for took in one["ms"].values())
-        assert one["resources"]["backward walk"]["shared_bytes"] > 0
+    for variant in (*few.values(), *many.values()):
+        assert variant["apart_from_cudnn"] < 1e-5
+        assert all(took > 0 for took in variant["ms"].values())
+        assert variant["resources"]["backward walk"]["shared_bytes"] > 0
     assert "lstm B5 T4 H5 L1 I2" in capsys.readouterr().out
 
 
@@ -59,7 +59,7 @@ def test_a_plan_has_its_own_kernels_afterwards(script):
     pieces = script.Pieces(case, script.parse(FEW))
     level = pieces.plan.first
     kernels = (level.forward.kernel, level.backward.kernel, pieces.plan.sums)
-    assert all(isinstance(one, emulating.Kernel) for one in kernels)
+    assert all(isinstance(kernel, emulating.Kernel) for kernel in kernels)
 
 
 def test_the_reports_shapes_are_the_usual_ones(script):

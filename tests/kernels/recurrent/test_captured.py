@@ -63,9 +63,9 @@ def gpu(monkeypatch, tmp_path):
         events.append(f"measured {key.batch}" + ("" if key.backward else " forward"))
         return {"cudnn": 2.0, "torch": 0.5}
 
-    def walked(name, one):
+    def walked(name, recurrence):
         events.append("walk")
-        return forward(name, one)
+        return forward(name, recurrence)
 
     monkeypatch.setattr(modules, "_of_place", lambda module, given: None)
     monkeypatch.setattr(selection, "index_of", lambda device: 0)
@@ -95,8 +95,8 @@ def test_the_captured_kernels_train_as_torchs_layers_do(gpu, monkeypatch):
     made, _ = fitted(2, train=ROWS, valid=ROWS, recorder=gpu, monkeypatch=monkeypatch, model=Model, graph="on")
     with selection.forced(selection.CUDNN):
         plain, _ = fitted(2, train=ROWS, valid=ROWS, model=Model, graph="off")
-    for one, other in zip(made.model.parameters(), plain.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for parameter, expected in zip(made.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_capture_without_a_call_before_it_is_cudnns(gpu):
@@ -112,7 +112,7 @@ def test_plain_layers_of_a_model_become_the_engines_and_others_stay():
     model = nn.ModuleList([nn.LSTM(3, 4), nn.GRU(3, 4), Own(3, 4), nn.LSTM(3, 4, proj_size=2), nn.RNN(3, 4)])
     before = model.state_dict()
     assert use_kernels(model) == 2
-    assert [type(one) for one in model] == [ours.LSTM, ours.GRU, Own, nn.LSTM, nn.RNN]
+    assert [type(layer) for layer in model] == [ours.LSTM, ours.GRU, Own, nn.LSTM, nn.RNN]
     assert list(model.state_dict()) == list(before)
 
 

@@ -91,7 +91,7 @@ def test_the_next_process_reads_it_from_disk(gpu, tmp_path):
 
 
 def test_what_another_process_wrote_meanwhile_stays(gpu, tmp_path):
-    selection.kept(0)
+    selection.stored(0)
     (tmp_path / "choices.json").write_text(json.dumps({"other": CUDNN}))
     choice(KEY, GPU)
     assert json.loads((tmp_path / "choices.json").read_text()) == {KEY.text: FAST, "other": CUDNN}
@@ -151,7 +151,7 @@ def test_forcing_a_variant_ends_with_its_block(gpu):
     with selection.forced("torch"):
         assert choice(KEY, GPU) == "torch"
     assert choice(KEY, GPU) == FAST
-    with pytest.raises(ValueError, match="no variant"), selection.forced("fastest"):
+    with pytest.raises(ValueError, match="not a variant"), selection.forced("fastest"):
         pass
 
 
@@ -167,7 +167,7 @@ def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
     monkeypatch.setattr(agreement, "_said", set())
     monkeypatch.setattr(measurement, "_has_triton", lambda: False)
     assert [measurement.usable(KEY, 0) for _ in range(2)] == [[], []]
-    assert [one.levelno for one in caplog.records] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "recurrent layers use Triton's kernels or cuDNN" in caplog.text
 
 
@@ -234,7 +234,9 @@ def test_where_the_host_is_slower_the_devices_time_decides_among_ours(monkeypatc
 def test_a_first_call_in_a_rehearsal_where_host_syncs_are_errors_is_measured_all_the_same(monkeypatch, before):
     mode, modes = [before], []
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda one: modes.append(one) or mode.__setitem__(0, one))
+    monkeypatch.setattr(
+        torch.cuda, "set_sync_debug_mode", lambda setting: modes.append(setting) or mode.__setitem__(0, setting)
+    )
     with measurement._syncs_allowed():
         assert mode == [0]
     assert mode == [before]
@@ -270,7 +272,7 @@ def test_kernels_and_choices_are_kept_in_the_users_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert folder.cache_folder() == tmp_path / "hotlap" / "kernels"
     folder.written(folder.cache_folder() / "one", b"content")
-    assert [one.name for one in folder.cache_folder().iterdir()] == ["one"]
+    assert [path.name for path in folder.cache_folder().iterdir()] == ["one"]
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):

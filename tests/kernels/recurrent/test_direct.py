@@ -90,7 +90,7 @@ def test_a_product_over_many_rows_is_parted_into_all_of_them(rows):
 def test_who_multiplies_what():
     """Few features and few units stay in the walk."""
     small = [layout(kind, 16, parse(BY), True, False, FEW) for kind in ("lstm", "gru")]
-    assert [(one.features, one.summed) for one in small] == [(FEW, True)] * 2
+    assert [(kernel.features, kernel.summed) for kernel in small] == [(FEW, True)] * 2
     assert layout("lstm", 16, parse(BY), False, False, FEW).features == FEW
     assert layout("lstm", 16, parse(BY), False, False, MANY).features == 0
     for kind in ("lstm", "gru"):  # the upper layers of small ones, too
@@ -113,9 +113,9 @@ def test_who_multiplies_what():
 def test_which_large_products_are_made_in_float32(hidden, features, expected):
     shape = Shape("lstm", 2, 1, hidden, True, 0.0, False, "cuda:mma:r16:c1:b1")
     plan = plans.Plan(shape, 3, 2, features, 0)
-    assert [(one.exact_forward, one.exact_inputs, one.exact) for one in (plan.first, plan.later)] == expected
+    assert [(level.exact_forward, level.exact_inputs, level.exact) for level in (plan.first, plan.later)] == expected
     exact = plans.Plan(replace(shape, exact=True, variant="cuda:fma:r2:c1:b1"), 3, 2, features, 0)
-    assert all(one.exact_forward and one.exact_inputs and one.exact for one in (exact.first, exact.later))
+    assert all(level.exact_forward and level.exact_inputs and level.exact for level in (exact.first, exact.later))
 
 
 @kinds
@@ -131,8 +131,8 @@ def test_gradients_of_strange_strides(kind):
 
     with selection.forced(BY):
         found = gradients(layer, x)
-    for one, other in zip(found, gradients(reference, x.double()), strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+    for gradient, expected in zip(found, gradients(reference, x.double()), strict=True):
+        torch.testing.assert_close(gradient.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 @kinds
@@ -145,8 +145,8 @@ def test_the_same_input_gives_the_same_bits_also_backward_twice_through_one_grap
         first, second = outcome(layer, x, hx), outcome(layer, x, hx)
         y = layer.train()(x)[0]
         twice = [torch.autograd.grad(y.sum(), list(layer.parameters()), retain_graph=True) for _ in range(2)]
-    for one, other in (*zip(first, second, strict=True), twice):
-        assert all(torch.equal(*both) for both in zip(one, other, strict=True))
+    for once, again in (*zip(first, second, strict=True), twice):
+        assert all(torch.equal(*both) for both in zip(once, again, strict=True))
 
 
 @kinds
@@ -159,7 +159,7 @@ def test_it_trains_after_it_was_first_called_in_inference_mode(kind):
         second = layer(x)[0]
         second.sum().backward()
     assert torch.equal(first, second)
-    assert all(one.grad is not None for one in layer.parameters())
+    assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
 @kinds
@@ -167,21 +167,21 @@ def test_no_two_gradients_share_memory(kind):
     layer = KINDS[kind][0](FEW, HIDDEN)
     with selection.forced(BY):
         layer(torch.randn(4, 5, FEW))[0].sum().backward()
-    places = {one.grad.untyped_storage().data_ptr() for one in layer.parameters()}
+    places = {parameter.grad.untyped_storage().data_ptr() for parameter in layer.parameters()}
     assert len(places) == len(list(layer.parameters()))
 
 
 @kinds
 def test_gradients_are_made_for_what_asks_for_them(kind, monkeypatch):
-    asked = []
+    needed = []
     plain = direct.backward
-    monkeypatch.setattr(direct, "backward", lambda *given: asked.append(given[4]) or plain(*given))
+    monkeypatch.setattr(direct, "backward", lambda *given: needed.append(given[4]) or plain(*given))
     layer = KINDS[kind][0](FEW, HIDDEN)
     x, hx = torch.randn(4, 5, FEW), states(kind, layer, (5,))
     with selection.forced(BY):
         layer(x, hx)[0].sum().backward()
         layer(x.requires_grad_(), hx)[0].sum().backward()
-    assert [tuple(one) for one in asked] == [(False, False, False), (True, False, False)]
+    assert [tuple(flags) for flags in needed] == [(False, False, False), (True, False, False)]
     assert x.grad.shape == x.shape
 
 
@@ -228,8 +228,8 @@ def test_dropout_between_layers_goes_backward(kind):
         with selection.forced(way):
             y = layer(torch.linspace(-1, 1, 20 * FEW).view(4, 5, FEW))[0]
             found.append([y.detach(), *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for tensor, expected in zip(*found, strict=True):
+        torch.testing.assert_close(tensor, expected, rtol=1e-4, atol=1e-5)
 
 
 @kinds
@@ -247,7 +247,7 @@ def test_it_is_one_operation_of_a_compiled_graph(kind):
 @kinds
 def test_the_registered_operation_keeps_torchs_contract(kind):
     layer = KINDS[kind][0](FEW, HIDDEN)
-    flat = [one.detach().requires_grad_() for one in layer._flat_weights]
+    flat = [weight.detach().requires_grad_() for weight in layer._flat_weights]
     x, h0 = torch.randn(3, 2, FEW, requires_grad=True), torch.randn(1, 2, HIDDEN)
     c0 = torch.randn(1, 2, HIDDEN) if kind == "lstm" else None
     given = (x, h0, c0, flat, kind, 1, 1, HIDDEN, True, 0.0, False, BY)

@@ -22,10 +22,10 @@ class Driver:
     """Contexts as the driver keeps them for a thread; loading and launching without one is its error 201."""
 
     def __init__(self):
-        self.contexts, self.told, self.launched = [], [], []
+        self.contexts, self.calls, self.launched = [], [], []
 
     def __getattr__(self, name):
-        return lambda *given: self.told.append(name) or 0
+        return lambda *given: self.calls.append(name) or 0
 
     def cuDevicePrimaryCtxRetain(self, context, number):
         context._obj.value = OURS
@@ -48,7 +48,7 @@ class Driver:
         return 0
 
     def cuModuleLoadData(self, module, code):
-        self.told.append("cuModuleLoadData")
+        self.calls.append("cuModuleLoadData")
         return 0 if self.contexts[-1:] == [OURS] else 201
 
     def cuLaunchKernel(self, function, *given):
@@ -79,11 +79,11 @@ def fake(monkeypatch):
     monkeypatch.setattr(cuda_recurrence, "binary", lambda found, device: b"machine code")
     monkeypatch.setattr(plans, "stream_of", lambda device: 77)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    for one in caches:
-        one.cache_clear()
+    for cached in caches:
+        cached.cache_clear()
     yield made
-    for one in caches:
-        one.cache_clear()
+    for cached in caches:
+        cached.cache_clear()
 
 
 def forward(variant="cuda:fma:r2:c1:b1", layer=None):
@@ -100,11 +100,17 @@ def test_a_kernel_is_launched_with_the_tensors_of_the_layer_on_the_current_strea
     ((*grid, stream, _, extra, given),) = fake.launched
     assert grid == [12, 1, 1, found.threads, 1, 1, found.shared_bytes]  # three groups of two rows, four blocks each
     assert (stream, extra) == (77, None)
-    told = dict(
-        zip((one for part in cuda_recurrence.WALK for one in part), struct.unpack("19Q5q4i", given), strict=True)
+    arguments = dict(
+        zip((name for part in cuda_recurrence.WALK for name in part), struct.unpack("19Q5q4i", given), strict=True)
     )
-    assert (told["steps"], told["batch"], told["x_step"], told["x_row"], told["y_row"]) == (3, 5, 20, 4, 64)
-    assert (told["x"], told["weight"], told["kept"]) == (x.data_ptr(), layer.weight_hh_l0.data_ptr(), 0)
+    assert (arguments["steps"], arguments["batch"], arguments["x_step"], arguments["x_row"], arguments["y_row"]) == (
+        3,
+        5,
+        20,
+        4,
+        64,
+    )
+    assert (arguments["x"], arguments["weight"], arguments["kept"]) == (x.data_ptr(), layer.weight_hh_l0.data_ptr(), 0)
 
 
 def test_forward_and_backward_are_three_launches(fake):
@@ -125,7 +131,7 @@ def test_torchs_context_is_current_for_a_kernel_and_the_thread_is_left_as_it_was
     for _ in range(2):
         forward()
     assert len(fake.launched) == 2
-    assert fake.told.count("cuModuleLoadData") == 3  # forward, backward and sums
+    assert fake.calls.count("cuModuleLoadData") == 3  # forward, backward and sums
     assert fake.contexts == ([OURS] if gpus == 1 and not before else before)
 
 

@@ -91,10 +91,10 @@ def test_tiles_are_for_tf32_only_and_for_rows_that_fill_them():
 
 @pytest.mark.parametrize(("kind", "rows"), [("lstm", "r4"), ("gru", "r8")])
 def test_finer_tiles_have_twice_the_threads(kind, rows):
-    one, finer = (
+    coarse, finer = (
         layout(kind, 64, parse(f"cuda:tile:{rows}:c1:b1{k}"), True, False, 6) for k in ("", ":k2")
     )  # fmt: skip
-    assert (one.threads, finer.threads) == (128, 256)
+    assert (coarse.threads, finer.threads) == (128, 256)
     assert finer.features == 6
 
 
@@ -108,7 +108,7 @@ def test_finer_tiles_have_twice_the_threads(kind, rows):
 def test_every_shape_of_the_benchmark_has_variants_that_fit(kind, hidden, batch, exact):
     found = likely(kind, hidden, batch, exact, H200)
     assert 1 < len(found) <= 5
-    assert not exact or all(one.product == "fma" for one in found)
+    assert not exact or all(variant.product == "fma" for variant in found)
     for variant in found:
         for backward in (False, True):
             made = layout(kind, hidden, variant, backward, exact)
@@ -120,7 +120,7 @@ def test_every_shape_of_the_benchmark_has_variants_that_fit(kind, hidden, batch,
 
 
 def test_without_clusters_only_small_layers_fit():
-    assert all(one.cluster == 1 for one in likely("lstm", 64, 200, False, Chip(108, (8, 0))))
+    assert all(variant.cluster == 1 for variant in likely("lstm", 64, 200, False, Chip(108, (8, 0))))
     assert likely("lstm", 256, 200, False, Chip(108, (8, 0))) == []
 
 
@@ -152,5 +152,5 @@ def test_a_variant_is_known_by_its_name(text):
 
 @pytest.mark.parametrize("text", ["", "cuda", "cuda:dot:r2", "triton:mma:r2", "cuda:fma:rows", "torch:r2", "cudnn"])
 def test_what_is_no_variant_is_refused(text):
-    with pytest.raises(ValueError, match="no variant"):
+    with pytest.raises(ValueError, match="not a variant"):
         parse(text)

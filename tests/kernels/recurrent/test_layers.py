@@ -44,12 +44,12 @@ def test_outputs_and_all_gradients_are_torchs_in_float64(made, steps, batch, ini
     shape = (batch, steps) if options["batch_first"] else (steps, batch)
     x = torch.randn(*(shape if batch else (steps,)), features, dtype=torch.float64)
     hx = states(kind, layer, (batch,) if batch else ()) if initial else None
-    hx = hx if hx is None else tuple(one.double() for one in hx) if kind == "lstm" else hx.double()
+    hx = hx if hx is None else tuple(state.double() for state in hx) if kind == "lstm" else hx.double()
     with selection.forced("torch"):
         found = outcome(layer, x, hx)
     for mine, theirs in zip(found, outcome(reference, x, hx), strict=True):
-        for one, other in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+        for tensor, expected in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-11)
 
 
 @kinds
@@ -66,14 +66,14 @@ def test_gradients_are_those_of_finite_differences(kind):
 def test_parameters_initialisation_and_state_dict_are_torchs(kind):
     mine, theirs = KINDS[kind]
     torch.manual_seed(1)
-    one = mine(3, 4, 2, bidirectional=True)
+    layer = mine(3, 4, 2, bidirectional=True)
     torch.manual_seed(1)
-    other = theirs(3, 4, 2, bidirectional=True)
-    assert isinstance(one, theirs)
-    assert [name for name, _ in one.named_parameters()] == [name for name, _ in other.named_parameters()]
-    assert all(torch.equal(one.state_dict()[name], value) for name, value in other.state_dict().items())
-    other.load_state_dict(one.state_dict(), strict=True)
-    one.load_state_dict(other.state_dict(), strict=True)
+    reference = theirs(3, 4, 2, bidirectional=True)
+    assert isinstance(layer, theirs)
+    assert [name for name, _ in layer.named_parameters()] == [name for name, _ in reference.named_parameters()]
+    assert all(torch.equal(layer.state_dict()[name], value) for name, value in reference.state_dict().items())
+    reference.load_state_dict(layer.state_dict(), strict=True)
+    layer.load_state_dict(reference.state_dict(), strict=True)
     by_position = (3, 4, 2, False, True, 0.5, True)
     assert repr(mine(*by_position)) == repr(theirs(*by_position))
 
@@ -139,10 +139,10 @@ def test_low_precision_accumulates_in_float32(kind, dtype):
         found, gradients = outcome(layer, x, None)
     expected, exact = outcome(reference, x.double(), None)
     step = torch.finfo(dtype).eps
-    assert all(one.dtype == dtype for one in (*found, *gradients))
+    assert all(tensor.dtype == dtype for tensor in (*found, *gradients))
     torch.testing.assert_close(found[0].double(), expected[0], rtol=2 * step, atol=2 * step)
-    for one, other in zip(gradients, exact, strict=True):
-        assert (one.double() - other).abs().max() <= 4 * step * other.abs().max()
+    for gradient, exact_gradient in zip(gradients, exact, strict=True):
+        assert (gradient.double() - exact_gradient).abs().max() <= 4 * step * exact_gradient.abs().max()
 
 
 @kinds
@@ -154,7 +154,7 @@ def test_under_autocast_outputs_are_float16_as_cudnns(kind):
             y, last = KINDS[kind][0](3, 4)(torch.randn(5, 2, 3))
     finally:
         torch.set_autocast_enabled("cuda", False)
-    assert {y.dtype, *(one.dtype for one in last)} == {torch.float16}
+    assert {y.dtype, *(state.dtype for state in last)} == {torch.float16}
 
 
 @kinds
@@ -166,8 +166,8 @@ def test_a_second_backward_through_the_same_graph_gives_the_same(kind):
         loss = layer(torch.randn(5, 2, 3))[0].square().sum()
         first = torch.autograd.grad(loss, list(layer.parameters()), retain_graph=True)
         second = torch.autograd.grad(loss, list(layer.parameters()))
-    for one, other in zip(first, second, strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, again in zip(first, second, strict=True):
+        torch.testing.assert_close(gradient, again)
 
 
 @pytest.mark.parametrize("rows", [0, 7, 12, 13])
@@ -188,20 +188,20 @@ def test_it_is_one_operation_of_a_compiled_graph(kind):
     layer = layer.double()
     x = torch.randn(5, 2, 3, dtype=torch.float64)
     hx = states(kind, layer, (2,))
-    hx = tuple(one.double() for one in hx) if kind == "lstm" else hx.double()
+    hx = tuple(state.double() for state in hx) if kind == "lstm" else hx.double()
     with selection.forced("torch"), torch._dynamo.config.patch(allow_rnn=True):
         compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
         compiled.num_layers, compiled.bidirectional = 2, False
         found = outcome(compiled, x, hx)
     for mine, theirs in zip(found, outcome(reference, x, hx), strict=True):
-        for one, other in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(one, other)
+        for tensor, expected in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(tensor, expected)
 
 
 @kinds
 def test_the_registered_operation_keeps_torchs_contract(kind):
     layer = KINDS[kind][0](3, 4, 2, dropout=0.0)
-    flat = [one.detach().requires_grad_() for one in layer._flat_weights]
+    flat = [weight.detach().requires_grad_() for weight in layer._flat_weights]
     x, h0 = torch.randn(3, 2, 3, requires_grad=True), torch.randn(2, 2, 4)
     c0 = torch.randn(2, 2, 4) if kind == "lstm" else None
     given = (x, h0, c0, flat, kind, 2, 1, 4, True, 0.0, True, "torch")
@@ -219,14 +219,14 @@ def plain_and_ours(kind, given, hx=None, **options):
 
 @kinds
 def test_on_a_cpu_torchs_path_is_taken_and_said_once(kind, caplog, monkeypatch):
-    monkeypatch.setattr(modules, "_told", set())
+    monkeypatch.setattr(modules, "_reported", set())
     caplog.set_level(logging.DEBUG, "hotlap.kernels")
     x = torch.randn(5, 2, 3)
     for _ in range(3):
         found, expected = plain_and_ours(kind, x)
         assert torch.equal(found[0], expected[0])
     name = KINDS[kind][0].__name__
-    assert [one.message for one in caplog.records] == [f"{name} uses torch.nn's path: on cpu"]
+    assert [record.message for record in caplog.records] == [f"{name} uses torch.nn's path: on cpu"]
 
 
 @kinds
@@ -252,14 +252,14 @@ class Named(torch.Tensor):
     ],
 )
 def test_what_is_not_ours_is_torchs_and_each_reason_is_said_once(kind, given, why, caplog, monkeypatch):
-    monkeypatch.setattr(modules, "_told", set())
+    monkeypatch.setattr(modules, "_reported", set())
     caplog.set_level(logging.DEBUG, "hotlap.kernels")
     layer = KINDS[kind][0](3, 4)
     for _ in range(2):
         with selection.forced("torch"):
             found = layer(given)
         assert str(found) == str(KINDS[kind][1].forward(layer, given))
-    assert [one.message for one in caplog.records] == [f"{KINDS[kind][0].__name__} uses torch.nn's path: {why}"]
+    assert [record.message for record in caplog.records] == [f"{KINDS[kind][0].__name__} uses torch.nn's path: {why}"]
 
 
 @kinds
@@ -335,7 +335,7 @@ def test_projections_are_refused_when_the_layer_is_made():
 
 @kinds
 def test_an_unknown_precision_is_refused(kind):
-    with pytest.raises(ValueError, match="'fp8' is none of 'tf32', 'ieee' and None"):
+    with pytest.raises(ValueError, match="'fp8' is not a precision; use 'tf32', 'ieee' or None"):
         KINDS[kind][0](3, 4, precision="fp8")
 
 
@@ -343,6 +343,6 @@ def test_an_unknown_precision_is_refused(kind):
 def test_exact_products_are_asked_for_by_layer_or_as_for_cudnn(kind, monkeypatch):
     made = {precision: KINDS[kind][0](3, 4, precision=precision) for precision in (None, "tf32", "ieee")}
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert [modules.is_exact(one) for one in made.values()] == [False, False, True]
+    assert [modules.is_exact(layer) for layer in made.values()] == [False, False, True]
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert [modules.is_exact(one) for one in made.values()] == [True, False, True]
+    assert [modules.is_exact(layer) for layer in made.values()] == [True, False, True]

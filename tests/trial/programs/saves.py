@@ -20,8 +20,8 @@ model = nn.Linear(8, 1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 step = 0
 while True:
-    for one, target in loader:
-        loss = nn.functional.mse_loss(model(one), target) + 0.01 * random.random()
+    for row, target in loader:
+        loss = nn.functional.mse_loss(model(row), target) + 0.01 * random.random()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
