@@ -203,8 +203,8 @@ class GroupMeans(Metric):
         below, *_, above = self.totals.view(2, -1)[1].tolist()
         if below or above:
             raise BadRecipe(
-                f"GroupMeans has {self.groups} groups, but {below:.0f} rows are in a group below 0 and {above:.0f} rows "
-                f"in one above {self.groups - 1}; of= must return group numbers from 0, and groups= must count them"
+                f"GroupMeans has {self.groups} groups, but {below:.0f} rows are in a group below 0 and {above:.0f} "
+                f"rows in one above {self.groups - 1}; of= must return numbers from 0, and groups= must count them"
             )
 
     def _if_known(self, found: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from typing import Any
 from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host
 from hotlap.loading.groups import Group, holds_objects, version_of
 from hotlap.loading.memory_maps import SharedRanges
-from hotlap.loading.purity.plain import is_record
-from hotlap.loading.purity.pure_operations import CONTAINERS, is_array, is_atom, is_table, same_atom
+from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, same_atom
 from hotlap.loading.row_sums import ArrayRows, RowSums
 
 SMALL = 1 << 20  # bytes of everything read

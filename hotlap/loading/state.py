@@ -21,8 +21,7 @@ from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Part, U
 from hotlap.loading.groups import ElementSums
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.objects import without_our_layers
-from hotlap.loading.purity.plain import is_record
-from hotlap.loading.purity.pure_operations import CONTAINERS, is_array, is_atom, is_table, same_atom
+from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, same_atom
 from hotlap.loading.purity.study import reference
 from hotlap.loading.row_sums import RowSums
 from hotlap.loading.subsets import Levels

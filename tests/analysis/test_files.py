@@ -39,7 +39,7 @@ def scanned(folder: Path, *more: str):
         ("book.ipynb", b'{"worksheets": []}', "notebook"),
     ],
 )
-def test_what_cannot_be_read_is_reported_once_and_the_rest_is_scanned(tmp_path, name, content, reason):
+def test_an_unreadable_file_is_reported_once_and_the_rest_is_scanned(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     (tmp_path / "train.py").write_text(LOOP)
     found, reasons = scanned(tmp_path)
@@ -56,7 +56,7 @@ def test_a_declared_encoding_is_read_and_columns_count_characters(tmp_path):
     assert (finding.line, finding.column) == (6, 19)
 
 
-def test_links_in_circles_are_reported_and_not_followed(tmp_path):
+def test_circular_links_are_reported_and_not_followed(tmp_path):
     (tmp_path / "train.py").write_text(LOOP)
     (tmp_path / "again").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "self.py").symlink_to(tmp_path / "self.py")
@@ -65,11 +65,11 @@ def test_links_in_circles_are_reported_and_not_followed(tmp_path):
     assert set(reasons) == {"again", "self.py"}
 
 
-def test_an_empty_tree_has_nothing(tmp_path):
+def test_an_empty_tree_has_no_findings(tmp_path):
     assert scanned(tmp_path) == (set(), {})
 
 
-def test_what_is_not_the_projects_own_is_left_out(tmp_path):
+def test_folders_that_are_not_the_projects_own_are_skipped(tmp_path):
     for folder in (".venv/lib", "build", "node_modules/x", "pkg/__pycache__", ".hidden", "env2", "pkg"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / "train.py").write_text(LOOP)
@@ -93,14 +93,14 @@ def test_a_path_that_does_not_exist_is_an_error(tmp_path):
         files.discover([str(tmp_path / "no")])
 
 
-def test_a_file_that_went_away_is_reported(tmp_path):
+def test_a_vanished_file_is_reported(tmp_path):
     (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
     found, reasons = scanned(tmp_path)
     assert not found
     assert "cannot be read" in reasons["gone.py"]
 
 
-def test_old_line_ends_count_as_lines(tmp_path):
+def test_windows_line_endings_count_as_lines(tmp_path):
     (tmp_path / "train.py").write_bytes(LOOP.replace("\n", "\r\n").encode())
     sources, _ = files.discover([str(tmp_path)])
     (finding,) = scan(sources, FindingFilter(select=("H201",))).findings

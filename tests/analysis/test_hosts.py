@@ -48,16 +48,16 @@ def test_a_file_that_names_no_device_is_silent_beside_one_that_does():
     assert reads(small=SMALL, large=LARGE) == set()
 
 
-def test_a_model_that_another_file_puts_on_a_device_is_not_on_the_host():
+def test_a_model_that_another_file_moves_to_a_device_is_not_on_the_host():
     main = "from small import Small, fit\n\nfit(Small().to('cuda'), batches)\n"
     assert reads(small=SMALL, main=main) == {"small.py"}
 
 
-def test_a_file_that_takes_a_helper_from_one_with_a_device_is_not_on_the_host():
+def test_a_file_that_imports_a_helper_from_one_with_a_device_is_not_on_the_host():
     helped = "from large import fit_large\n" + SMALL
     assert reads(small=helped, large=LARGE) == {"small.py"}
 
 
-def test_a_file_without_a_model_of_its_own_says_nothing():
+def test_a_file_without_its_own_model_is_not_assumed_to_be_on_the_host():
     alone = SMALL.replace("class Small(nn.Module)", "class Small")
     assert reads(small=alone, large=LARGE) == {"small.py"}

@@ -89,7 +89,7 @@ def test_the_chain_leads_from_the_loop_to_the_line():
         ("for n in range(x.size(0))", Frequency.ELEMENT),
     ],
 )
-def test_guards_and_inner_loops(guard, frequency):
+def test_guards_and_inner_loops_change_the_frequency(guard, frequency):
     program = (
         TRAIN
         + f"""
@@ -137,7 +137,7 @@ def test_nothing_after_a_return_or_a_continue_runs():
         ("class A:\n    def training_step(self, batch):\n        mark('x')", Frequency.ONCE),
     ],
 )
-def test_what_a_framework_calls(program, frequency):
+def test_methods_called_by_a_framework_have_its_frequency(program, frequency):
     assert heats(train=textwrap.dedent(TRAIN) + program)["x"].frequency is frequency
 
 
@@ -156,7 +156,7 @@ def test_relative_imports_name_the_file_beside_and_absolute_ones_the_standard_li
     assert heats(pkg__train=train, pkg__logging=beside)["ours"].frequency is Frequency.ONCE
 
 
-def test_functions_that_call_each_other_do_not_go_round_for_ever():
+def test_mutually_recursive_functions_are_visited_once():
     program = (
         TRAIN
         + """
@@ -193,7 +193,7 @@ def test_a_loop_over_programs_is_not_a_loop_over_batches():
     assert heats(train=program)["inside"].frequency is not Frequency.BATCH
 
 
-def test_around_micro_batches_the_loop_that_steps_is_the_one_over_batches():
+def test_the_loop_that_steps_around_micro_batches_is_the_batch_loop():
     program = (
         TRAIN
         + """
@@ -208,7 +208,7 @@ def test_around_micro_batches_the_loop_that_steps_is_the_one_over_batches():
     assert heats(train=program)["step"].frequency is Frequency.BATCH
 
 
-def test_a_flag_under_another_name_says_nothing():
+def test_a_renamed_flag_is_not_evidence():
     """What the name was set to is no argument by that name, and nobody gives one."""
     found = heats(
         train="""
@@ -225,7 +225,7 @@ def test_a_flag_under_another_name_says_nothing():
     assert found["silent"].frequency is Frequency.BATCH
 
 
-def test_a_branch_that_needs_what_nobody_gives():
+def test_a_branch_on_an_argument_that_nobody_passes_is_rare():
     """`x=None` and a flag with its kind written out, which the training leaves as they are."""
     found = heats(
         train="""

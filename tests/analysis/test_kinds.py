@@ -55,11 +55,11 @@ for x, y in DataLoader(data):
         ("    moved = {key: one * 2 for key, one in losses.items()}\n    see(moved['one'])", "tensor"),
     ],
 )
-def test_values_of_a_batch(text, kind):
+def test_infers_the_kind_of_values_of_a_batch(text, kind):
     assert kinds(LOOP + text) == [kind]
 
 
-def test_a_helper_that_gets_tensors_here_and_numbers_there_says_neither():
+def test_a_helper_called_with_tensors_and_numbers_has_no_kind():
     program = """
         def default(value, other):
             return value if value is not None else other
@@ -73,7 +73,7 @@ def test_a_helper_that_gets_tensors_here_and_numbers_there_says_neither():
     assert kinds(program) == [""]
 
 
-def test_what_an_unknown_factory_makes_may_as_well_be_a_model():
+def test_the_result_of_an_unknown_factory_may_be_a_model():
     program = """
         class Model:
             def __init__(self, options):
@@ -101,6 +101,6 @@ def test_arguments_of_a_partial_function_keep_their_places():
 
 
 @pytest.mark.parametrize("annotation", ["dict[str, torch.Tensor]", "Mapping[str, torch.Tensor]"])
-def test_annotated_mappings(annotation):
+def test_annotations_of_mappings_give_the_kind_of_their_values(annotation):
     program = f"def f(losses: {annotation}):\n    see(losses['a'])\n    for one in losses:\n        see(one)\n"
     assert kinds(program) == ["tensor", ""]

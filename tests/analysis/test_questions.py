@@ -30,19 +30,19 @@ def question(name: str) -> tuple[str, str]:
 CIRCLE = {"first": (question("second"),), "second": (question("third"),), "third": (question("first"), TENSOR)}
 
 
-def test_an_answer_made_inside_a_circle_is_not_kept_for_those_outside():
+def test_an_answer_found_inside_a_cycle_is_not_reused_outside_it():
     for order in itertools.permutations(CIRCLE):
         graph = Graph(CIRCLE)
         assert [graph.answer(question(name), "train.py") for name in order] == [TENSOR] * 3, order
 
 
-def test_a_circle_that_says_nothing_is_unknown_and_ends():
+def test_a_cycle_without_evidence_is_unknown_and_ends():
     graph = Graph({"first": (question("second"),), "second": (question("first"),)})
     assert graph.answer(question("first"), "train.py") == UNKNOWN
     assert graph.answer(question("second"), "train.py") == UNKNOWN
 
 
-def test_what_needs_no_open_question_is_answered_once():
+def test_questions_outside_a_cycle_are_answered_once():
     edges = {
         "outer": (question("inner"), question("outer")),
         "inner": (question("leaf"), question("leaf")),

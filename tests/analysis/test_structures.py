@@ -29,7 +29,7 @@ def frequencies(**programs: str) -> dict[str, Frequency]:
     return {name: heat.frequency for name, heat in heats(**whole).items()}
 
 
-def test_a_base_class_runs_what_others_make_of_its_methods():
+def test_a_base_class_runs_overridden_methods():
     """Template methods: the loop is in the base class, the step in a class that inherits, in another file."""
     base = """
         class BaseTrainer:
@@ -62,7 +62,7 @@ def test_a_base_class_runs_what_others_make_of_its_methods():
     assert frequencies(base=base, mine=mine) == {"after": EPOCH, "epoch": EPOCH, "step": BATCH}
 
 
-def test_a_registry_that_makes_one_of_a_family():
+def test_a_registry_may_create_any_class_of_a_family():
     """Nobody can tell which class it is, but all that have the method inherit from one."""
     train = """
         from models import MODELS
@@ -106,7 +106,7 @@ def test_a_registry_that_makes_one_of_a_family():
     assert found == {"report": EPOCH, "fed": BATCH, "one": BATCH, "fed, too": BATCH, "two": BATCH}
 
 
-def test_unrelated_classes_with_a_method_of_one_name_are_no_family():
+def test_unrelated_classes_with_a_method_of_the_same_name_are_not_a_family():
     train = """
         def main(model, other, loader):
             for x in loader:
@@ -125,7 +125,7 @@ def test_unrelated_classes_with_a_method_of_one_name_are_no_family():
     assert set(frequencies(train=train, classes=classes).values()) == {ONCE}
 
 
-def test_functions_handed_to_a_method_that_calls_them():
+def test_functions_passed_to_a_method_that_calls_them_are_followed():
     program = """
         class Learner:
             def with_events(self, function, name):
@@ -156,7 +156,7 @@ def test_functions_handed_to_a_method_that_calls_them():
     assert frequencies(train=program) == {"epoch": EPOCH, "backward": BATCH, "step": BATCH}
 
 
-def test_arguments_given_before_by_partial_are_not_taken_for_those_given_later():
+def test_arguments_bound_by_partial_are_not_mistaken_for_later_ones():
     program = """
         def backwards(half, loss, optimizer):
             if half:
@@ -173,7 +173,7 @@ def test_arguments_given_before_by_partial_are_not_taken_for_those_given_later()
     assert frequencies(train=program) == {"half": BATCH}
 
 
-def test_a_step_that_only_another_project_calls():
+def test_a_step_called_only_by_another_project_runs_every_batch():
     """A library of models, each with its step; the loop that runs it is elsewhere."""
     program = """
         class Solver:
@@ -197,7 +197,7 @@ def test_a_step_that_only_another_project_calls():
     assert found["check"].frequency is ONCE
 
 
-def test_gradients_gathered_in_another_function():
+def test_gradients_may_be_accumulated_in_another_function():
     """Micro-batches in a function of their own, a retry around them, the optimizer's step in who calls it."""
     program = """
         class Trainer:
@@ -227,7 +227,7 @@ def test_gradients_gathered_in_another_function():
     assert frequencies(train=program) == {"batch": BATCH, "epoch": EPOCH, "part": BATCH}
 
 
-def test_a_loop_that_steps_around_one_that_gathers_is_training():
+def test_a_stepping_loop_around_an_accumulating_loop_is_training():
     program = """
         def train(model, batches, optimizer, steps):
             step = 0
@@ -241,7 +241,7 @@ def test_a_loop_that_steps_around_one_that_gathers_is_training():
     assert heats(train=HEAD + textwrap.dedent(program))["step"].side is Side.TRAIN
 
 
-def test_long_sequences_trained_on_piece_by_piece():
+def test_each_piece_of_a_long_sequence_is_a_batch():
     program = """
         def train(model, corpus, optimizer):
             for text in DataLoader(corpus):
@@ -280,7 +280,7 @@ def test_long_sequences_trained_on_piece_by_piece():
         ("if self.debug:", BATCH),
     ],
 )
-def test_guards_of_real_programs(guard, frequency):
+def test_recognises_guards_of_real_programs(guard, frequency):
     body = guard if guard.endswith(("continue", "1", ")")) else f"{guard}\n                pass"
     inner = "            " if guard.endswith("continue") else "                "
     program = f"""
@@ -308,7 +308,7 @@ def divides(number, by):
     assert frequencies(train=program)["here"] is frequency
 
 
-def test_a_debugging_switch_makes_it_uncertain():
+def test_a_debugging_switch_lowers_the_confidence():
     program = """
         def train(self, model, loader):
             for x in loader:
@@ -319,7 +319,7 @@ def test_a_debugging_switch_makes_it_uncertain():
     assert heats(train=HEAD + textwrap.dedent(program))["here"].confidence is Confidence.LOW
 
 
-def test_what_makes_an_exception_is_not_hot():
+def test_exception_handling_is_not_hot():
     program = """
         class Odd(Exception):
             def __init__(self, x):
@@ -338,7 +338,7 @@ def test_what_makes_an_exception_is_not_hot():
 
 
 @pytest.mark.parametrize("ending", ["break", "return"])
-def test_the_first_batch_only_is_no_loop(ending):
+def test_a_loop_left_after_the_first_batch_is_not_a_training_loop(ending):
     program = f"""
         def look(model, loader):
             for x in loader:
@@ -494,7 +494,7 @@ def test_the_first_batch_only_is_no_loop(ending):
         "class Net(pl.LightningModule):\n    def validation_step(self, batch, i):\n        mark('here')",
     ],
 )
-def test_every_batch_whatever_the_shape(program):
+def test_recognises_the_batch_loop_of_programs_of_every_shape(program):
     assert frequencies(train=program)["here"] is BATCH
 
 
@@ -527,11 +527,11 @@ def test_a_stream_gives_a_sample_each_time_it_yields():
         "def report(path):\n    for row in open(path):\n        mark('here')",
     ],
 )
-def test_what_only_looks_hot(program):
+def test_code_that_only_looks_hot_is_not(program):
     assert frequencies(train=program)["here"] in (ONCE, EPOCH)
 
 
-def test_what_runs_once_in_every_fold_is_not_of_every_epoch():
+def test_code_run_once_per_fold_does_not_run_every_epoch():
     program = """
         def train(model, loader):
             for epoch in range(10):
@@ -548,7 +548,7 @@ def test_what_runs_once_in_every_fold_is_not_of_every_epoch():
     assert found["fold"].rarely
 
 
-def test_phases_of_an_epoch_are_of_every_epoch():
+def test_phases_of_an_epoch_run_every_epoch():
     program = """
         def train(model, loaders):
             for epoch in range(10):
@@ -563,7 +563,7 @@ def test_phases_of_an_epoch_are_of_every_epoch():
     assert (found["phase"].frequency, found["phase"].rarely) == (EPOCH, False)
 
 
-def test_a_function_that_is_defined_again_is_another():
+def test_a_redefined_function_is_a_different_one():
     program = """
         def run(model, loader):
             for x in loader:
@@ -594,7 +594,7 @@ def test_a_function_that_is_defined_again_is_another():
     assert frequencies(train=program) == {"second": BATCH, "set": ONCE, "due": RARE}
 
 
-def test_files_that_hand_on_all_of_each_other_are_gone_through_once():
+def test_files_that_star_import_each_other_are_visited_once():
     """Thirty files, each with all names of all others: gone through path by path they would take for ever."""
     names = [f"part{number}" for number in range(30)]
     stars = "\n".join(f"from {name} import *" for name in names)

@@ -95,7 +95,7 @@ def left_as_found() -> Iterator[None]:
     for owner, was in zip(OWNERS, before, strict=True):
         now = dict(vars(owner))
         differs = [name for name in was.keys() | now.keys() if was.get(name) is not now.get(name)]
-        ours = [name for name in differs if not isinstance(now.get(name), ModuleType)]  # a module imported meanwhile does not count
+        ours = [name for name in differs if not isinstance(now.get(name), ModuleType)]  # modules may be imported
         assert not ours, f"{owner} has other {sorted(ours)}"
 
 

@@ -1,4 +1,4 @@
-"""Backward runs in the training thread where one GPU is in use. tests/cuda/test_compute_entries.py has the GPU's part."""
+"""Backward runs in the training thread where one GPU is in use. What needs a GPU is in tests/cuda."""
 
 from __future__ import annotations
 

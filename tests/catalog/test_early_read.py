@@ -1,4 +1,4 @@
-"""early-read answers reads of a loss from copies made before the backward, here on an emulated queue; see tests/cuda."""
+"""early-read answers reads of a loss from copies made before the backward, here on an emulated queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""resident-data chooses which tensors of a batch to keep on the device, here torch's `meta`, which every machine has."""
+"""resident-data chooses which tensors of a batch to keep on the device, here torch's `meta` device."""
 
 from __future__ import annotations
 

@@ -54,13 +54,13 @@ CASES = {
 
 @pytest.mark.parametrize("clip", [None, 1.0])
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
-def test_it_is_near_torchs(make, clip):
+def test_steps_stay_close_to_torch(make, clip):
     for theirs, ours in zip(trained(make, clip, False), trained(make, clip, True), strict=True):
         assert torch.allclose(theirs, ours, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_the_same_bits_each_time_captured_or_not(clip):
+def test_every_run_gives_the_same_bits_captured_or_not(clip):
     first, again = trained(CASES["adam"], clip, True), trained(CASES["adam"], clip, True)
     captured = trained(CASES["adam"], clip, True, captured=True)
     for parameter, repeated, replayed in zip(first, again, captured, strict=True):
@@ -68,7 +68,7 @@ def test_the_same_bits_each_time_captured_or_not(clip):
         assert torch.equal(parameter, replayed)
 
 
-def test_more_tensors_than_a_launch_takes():
+def test_accepts_more_tensors_than_fit_in_one_launch():
     made = [nn.Parameter(torch.ones(5, device=DEVICE)) for _ in range(adam.TENSORS + 5)]
     optimizer = Adam(made, fused=True)
     launch = adam.one_launch(optimizer, 0.5, DEVICE)

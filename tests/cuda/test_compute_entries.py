@@ -35,7 +35,7 @@ def plain_and_with(make, shape, *entries, **more):
     return plain, ours, outcomes
 
 
-def test_tf32():
+def test_tf32_stays_close_and_is_restored():
     plain, ours, [outcome] = plain_and_with(mlp, ROWS, "tf32")
     assert outcome.status == "applied", outcome.why
     assert ours[0] == pytest.approx(plain[0], rel=0.02)
@@ -43,7 +43,7 @@ def test_tf32():
 
 
 @pytest.mark.parametrize(("make", "shape"), [(mlp, ROWS), (ConvNet, IMAGES), (Recurrent, SERIES)])
-def test_backward_in_the_training_thread(make, shape):
+def test_backward_in_the_training_thread_is_bit_exact(make, shape):
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         plain, ours, [outcome] = plain_and_with(make, shape, "backward-thread")
@@ -54,7 +54,7 @@ def test_backward_in_the_training_thread(make, shape):
     assert torch._C._is_multithreading_enabled()
 
 
-def test_cudnn_autotuner():
+def test_the_cudnn_autotuner_stays_close_and_is_restored():
     plain, ours, [outcome] = plain_and_with(ConvNet, IMAGES, "cudnn-autotuner")
     assert outcome.status == "applied", outcome.why
     assert ours[0] == pytest.approx(plain[0], rel=1e-3)
@@ -64,14 +64,14 @@ def test_cudnn_autotuner():
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("optimizer", [fused, lambda model: torch.optim.SGD(model.parameters(), lr=1e-2)])
 @pytest.mark.parametrize(("make", "shape"), [(mlp, ROWS), (ConvNet, IMAGES)])
-def test_autocast(precision, optimizer, make, shape):
+def test_autocast_changes_losses_only_slightly(precision, optimizer, make, shape):
     plain, ours, [outcome] = plain_and_with(make, shape, f"autocast={precision}", optimizer=optimizer, steps=12)
     assert outcome.status == "applied", outcome.why
     assert ours[0] == pytest.approx(plain[0], rel=0.05)
     assert ours[0] != plain[0]
 
 
-def test_recurrent_layers_are_refused_bf16():
+def test_autocast_refuses_bf16_for_recurrent_layers():
     plain, ours, [outcome] = plain_and_with(Recurrent, SERIES, "autocast=bf16")
     assert outcome.status == "refused"
     assert ours[0] == plain[0]
@@ -94,26 +94,26 @@ def test_autocast_with_a_fused_optimizer_never_waits(precision):
 
 
 @pytest.mark.parametrize("optimizer", [fused, lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)])
-def test_channels_last(optimizer):
+def test_channels_last_stays_close_and_is_restored(optimizer):
     plain, ours, [outcome] = plain_and_with(ConvNet, IMAGES, "channels-last", optimizer=optimizer)
     assert outcome.status == "applied", outcome.why
     assert ours[0] == pytest.approx(plain[0], rel=1e-3)
     assert ours[1].body[3].weight.is_contiguous()  # taken back
 
 
-def test_inplace_activations():
+def test_inplace_activations_are_bit_exact():
     plain, ours, [outcome] = plain_and_with(mlp, ROWS, "inplace-activations")
     assert outcome.status == "applied", outcome.why
     assert ours[0] == plain[0]
 
 
-def test_activation_checkpointing():
+def test_activation_checkpointing_is_bit_exact():
     plain, ours, [outcome] = plain_and_with(Blocks, ROWS, "activation-checkpointing=always")
     assert outcome.status == "applied", outcome.why
     assert ours[0] == plain[0]
 
 
-def test_activation_checkpointing_waits_for_short_memory(monkeypatch):
+def test_activation_checkpointing_applies_only_when_memory_is_short(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5, 100))
     _, _, [outcome] = plain_and_with(Blocks, ROWS, "activation-checkpointing")
     assert outcome.status == "applied", outcome.why
@@ -122,7 +122,7 @@ def test_activation_checkpointing_waits_for_short_memory(monkeypatch):
     assert outcome.status == "no effect"
 
 
-def test_recurrent_weights_are_put_together():
+def test_scattered_recurrent_weights_are_flattened():
     class Copied(Recurrent):
         def to(self, *args, **kwargs):
             return copy.deepcopy(super().to(*args, **kwargs))

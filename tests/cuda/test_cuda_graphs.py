@@ -158,7 +158,7 @@ def test_the_training_is_the_same_to_the_bit(case):
     assert ("stays eager" in outcome.why) == eager, outcome
 
 
-def test_kernels_chosen_in_the_same_run_are_no_reason_against_graphs(monkeypatch, tmp_path):
+def test_choosing_kernels_in_the_same_run_does_not_prevent_graphs(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     selection.forget()
     with hotlap.enable(None, with_=["cuda-graphs", "recurrent-kernels"]) as enabled:
@@ -209,7 +209,7 @@ class Waiting(nn.Module):
         return outputs if outputs.sum().item() > -1e9 else -outputs
 
 
-def test_a_forward_that_waits_for_the_device_is_refused_and_trains_on():
+def test_a_forward_that_waits_for_the_device_is_refused_and_keeps_training():
     plain = train(model=Waiting)
     with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
         assert same(train(model=Waiting), plain)
@@ -228,7 +228,7 @@ class Scheduled(Net):
 
 
 @pytest.mark.parametrize(("later", "status"), [(1.0, "applied"), (0.5, "withdrawn")])
-def test_a_setting_that_nobody_saw_is_found_by_comparing_now_and_then(later, status, monkeypatch):
+def test_a_hidden_setting_is_detected_by_the_periodic_comparison(later, status, monkeypatch):
     monkeypatch.setattr(proof, "EVERY", 4)
     monkeypatch.setitem(HIDDEN, 0, 1.0)
     net = Scheduled().cuda()
@@ -244,7 +244,7 @@ def test_a_setting_that_nobody_saw_is_found_by_comparing_now_and_then(later, sta
     assert ("an output differs by" in outcome.why) == (status == "withdrawn")
 
 
-def test_the_model_is_saved_as_it_is_and_let_go():
+def test_the_model_can_be_saved_and_is_released():
     keep, file = [], io.BytesIO()
     with hotlap.enable(None, with_=["cuda-graphs"]):
         train(keep=keep)
@@ -311,7 +311,7 @@ if enabled:
     ],
     ids=["workers", "child that ends at once", "child that goes on", "child that exits"],
 )
-def test_forks_after_graphs_exist(event, tmp_path):
+def test_forking_after_graphs_exist_changes_nothing(event, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import os; first = os.getpid()" + FORKING.replace("EVENT", event))
     plain = bare([sys.executable, str(script)], tmp_path)
@@ -321,7 +321,7 @@ def test_forks_after_graphs_exist(event, tmp_path):
     assert re.sub("pid=[0-9]+", "pid", ran.stderr) == re.sub("pid=[0-9]+", "pid", plain.stderr)
 
 
-def test_a_program_under_hotlap_run(tmp_path):
+def test_a_program_under_hotlap_run_prints_the_same(tmp_path):
     command = [sys.executable, str(PROGRAM), "--fault", "none", "--steps", "60"]
     alone = bare(command, tmp_path)
     ran = bare([sys.executable, "-m", "hotlap", "run", "--with", "cuda-graphs", *command], tmp_path)

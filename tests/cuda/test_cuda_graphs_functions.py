@@ -73,7 +73,7 @@ def test_a_ragged_loss_is_the_same_to_the_bit(loss_of, model, autocast):
     assert f"and of {loss_of}" in outcome.why, outcome
 
 
-def test_a_loss_that_waits_for_the_device_stays_as_it_is():
+def test_a_loss_that_waits_for_the_device_stays_eager():
     plain = train("waiting")
     with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
         assert same(train("waiting"), plain)

@@ -106,14 +106,14 @@ def test_another_use_of_the_loss_is_the_same_to_the_bit(backward, status):
         assert enabled.outcomes[0].status == status
 
 
-def test_under_autocast():
+def test_losses_under_autocast_are_bit_exact():
     plain = train(Net, classes, autocast=True)
     with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
         assert same(train(Net, classes, autocast=True), plain)
         assert enabled.outcomes[0].status == "applied"
 
 
-def test_accumulated_gradients():
+def test_accumulated_gradients_are_bit_exact():
     def run():
         torch.manual_seed(0)
         net = mlp().cuda()
@@ -162,7 +162,7 @@ def test_a_loss_that_is_kept_does_not_change_with_later_steps():
         assert same(run(), plain)
 
 
-def test_two_losses_of_two_heads():
+def test_the_losses_of_two_heads_are_bit_exact():
     def run():
         torch.manual_seed(0)
         net = mlp().cuda()

@@ -35,7 +35,7 @@ def graphs_of(train, **ways):
 @pytest.mark.parametrize(
     "ways", [{}, {"critics": 3}, {"freeze": True}, {"apart": True}, {"optimizer": sgd}, {"critics": 2, "freeze": True}]
 )
-def test_adversaries_train_to_the_same(ways):
+def test_adversaries_train_bit_for_bit_the_same(ways):
     before = adversaries(device="cuda", **ways)
     found, outcome = graphs_of(adversaries, **ways)
     assert outcome.status == "applied", outcome
@@ -45,7 +45,7 @@ def test_adversaries_train_to_the_same(ways):
 
 
 @pytest.mark.parametrize("ways", [{}, {"views": 4}, {"views": 7}, {"optimizer": adam}, {"keeps": True}])
-def test_several_views_train_to_the_same(ways):
+def test_several_views_train_bit_for_bit_the_same(ways):
     before = pair(device="cuda", **ways)
     found, outcome = graphs_of(pair, **ways)
     assert outcome.status == "applied", outcome
@@ -58,7 +58,7 @@ def test_optimizers_of_adversaries_are_replayed():
     assert "Adam's step and Adam's step too" in outcome.why, outcome
 
 
-def test_models_that_are_gone_give_their_memory_back():
+def test_discarded_models_release_their_memory():
     with hotlap.enable(None, with_=["cuda-graphs"]):
         taken = []
         for _ in range(3):

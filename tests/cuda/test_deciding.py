@@ -73,7 +73,7 @@ class UntilDecided:
 
 
 @pytest.mark.parametrize(("kind", "optimizer"), [("mlp", torch.optim.Adam), ("cnn", torch.optim.SGD)])
-def test_losses_are_those_of_the_program(kind: str, optimizer: type[torch.optim.Optimizer]) -> None:
+def test_losses_match_the_plain_program(kind: str, optimizer: type[torch.optim.Optimizer]) -> None:
     with hotlap.enable(risk="rounding") as enabled:
         until = UntilDecided(enabled)
         ours = train(kind, optimizer, until)
@@ -86,7 +86,7 @@ def test_losses_are_those_of_the_program(kind: str, optimizer: type[torch.optim.
     assert end == pytest.approx(expected, rel=0.2, abs=0.02)
 
 
-def test_a_second_training_in_the_process_goes_well() -> None:
+def test_a_second_training_in_the_process_matches_the_first() -> None:
     with hotlap.enable(risk="rounding"):
         first = train("mlp", torch.optim.Adam, lambda step: step < 400)
         second = train("mlp", torch.optim.Adam, lambda step: step < 400)

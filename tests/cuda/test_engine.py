@@ -90,7 +90,7 @@ def momentum(parameters, lr):
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
-def test_a_replayed_step_trains_to_the_bit_as_the_step_itself(options):
+def test_a_replayed_step_trains_bit_for_bit_like_the_plain_step(options):
     """Dropout, running statistics, the short last batch and the gradients of several batches included."""
     graphed, plain = both(**options)
     same(outcome(*graphed), outcome(*plain))
@@ -122,7 +122,7 @@ class Deep(nn.Module):
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
-def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch):
+def test_a_forked_step_trains_bit_for_bit_like_the_plain_step(options, monkeypatch):
     taken = itertools.count()
     monkeypatch.setattr(choice, "_seconds", lambda trial, run: 1.0 / (1 + next(taken)))
     forked = fitted(graph="on", epochs=30, **options)
@@ -131,7 +131,7 @@ def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch
 
 
 @pytest.mark.parametrize("options", [{}, {"clip": 0.5}, {"drop_last": True}], ids=lambda options: "-".join(options))
-def test_a_batch_gathered_beside_the_step_before_is_the_same_batch(options, monkeypatch):
+def test_a_batch_gathered_during_the_previous_step_is_the_same_batch(options, monkeypatch):
     taken = itertools.count()
     monkeypatch.setattr(choice, "_seconds", lambda trial, run: 1.0 / (1 + next(taken)))
     inputs, targets = numbers(rows=700, device="cuda")
@@ -149,7 +149,7 @@ def test_other_optimizers_are_captured_too(optimizer):
         assert torch.allclose(parameter, expected, atol=1e-5)
 
 
-def test_what_cannot_be_captured_is_told_and_trained_as_it_is():
+def test_a_step_that_cannot_be_captured_is_reported_and_runs_eagerly():
     def dampened(parameters, lr):
         return torch.optim.SGD(parameters, lr=lr, momentum=0.9, dampening=0.1)
 
@@ -237,7 +237,7 @@ def test_half_precision_skips_a_step_whose_gradients_overflow():
 
 
 @pytest.mark.parametrize("log_every", [200, 1])
-def test_a_loss_that_is_no_number_names_the_step_and_the_checkpoint_before_it(tmp_path, log_every):
+def test_a_nan_loss_names_the_step_and_the_last_good_checkpoint(tmp_path, log_every):
     inputs, targets = numbers(device="cuda")
     order = epoch_order(70, 0, 1, torch.device("cuda"))
 
@@ -267,7 +267,7 @@ WITH_STATE = {
 
 @pytest.mark.parametrize("graph", ["on", "off"])
 @pytest.mark.parametrize("options", WITH_STATE.values(), ids=WITH_STATE.keys())
-def test_resumed_in_the_middle_of_an_epoch_to_the_bit(tmp_path, options, graph):
+def test_resuming_mid_epoch_is_bit_exact(tmp_path, options, graph):
     def interrupt(record):
         if getattr(record, "step", 0) >= 5:
             os.kill(os.getpid(), signal.SIGINT)
@@ -281,7 +281,7 @@ def test_resumed_in_the_middle_of_an_epoch_to_the_bit(tmp_path, options, graph):
     same(outcome(*resumed), outcome(*fitted(graph=graph, **options)))
 
 
-def test_a_checkpoint_is_the_state_of_its_moment(tmp_path):
+def test_a_checkpoint_holds_the_state_of_its_moment(tmp_path):
     weights = []
 
     def look(record):
@@ -299,7 +299,7 @@ class Reads(Net):
         return super().forward(inputs) * (1.0 if inputs.sum().item() > -1e9 else 0.0)
 
 
-def test_a_model_that_waits_for_the_device_is_trained_as_it_is():
+def test_a_model_that_waits_for_the_device_is_trained_eagerly():
     """The failed capture leaves streams and random numbers usable."""
     said = []
     found = outcome(*fitted(model=Reads, say=said.append))
@@ -326,7 +326,7 @@ def test_a_loss_the_user_keeps_does_not_spoil_the_training():
         assert torch.equal(parameter, expected)
 
 
-def test_the_memory_of_a_training_comes_back():
+def test_the_memory_of_a_training_is_released():
     def used():
         gc.collect()
         torch.cuda.synchronize()
@@ -339,7 +339,7 @@ def test_the_memory_of_a_training_comes_back():
     assert used() <= before + 2**16
 
 
-def test_evaluation_by_groups_on_the_device():
+def test_group_metrics_on_the_device_match_their_definition():
     """In float32, as the model itself computes outside of a training; the batches cut through groups."""
     inputs, targets = numbers(device="cuda")
     groups = torch.arange(70, device="cuda") // 7
@@ -359,7 +359,7 @@ def test_evaluation_by_groups_on_the_device():
     assert scores["f1"] == pytest.approx(2 * (hits & truth).sum().item() / (hits.sum() + truth.sum()).item())
 
 
-def test_compiled_and_captured():
+def test_a_compiled_step_can_be_captured():
     _, history = fitted(graph="on", compile="on", epochs=3)
     assert history.mode == "one CUDA graph, compiled"
     _, plain = fitted(graph="off", compile="off", epochs=3)

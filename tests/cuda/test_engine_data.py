@@ -69,7 +69,7 @@ def from_folder(folder):
 
 @pytest.mark.parametrize("make", [from_memory, from_npy, from_hdf5, from_folder])
 @pytest.mark.parametrize(("threads", "ahead"), [(1, 2), (4, 6)])
-def test_streamed_is_resident(make, threads, ahead, tmp_path):
+def test_streamed_batches_equal_resident_batches(make, threads, ahead, tmp_path):
     reader = make(tmp_path)
     whole = resident(reader, device=GPU)
     assert isinstance(whole, Tensors)
@@ -101,7 +101,7 @@ def test_memory_of_a_batch_is_not_reused_while_the_training_reads_it():
     torch.testing.assert_close(torch.stack(sums).cpu(), torch.tensor(expected, dtype=torch.float64))
 
 
-def test_a_stream_is_used_on_a_stream_of_the_trainers_own():
+def test_batches_can_be_streamed_on_another_cuda_stream():
     own = torch.cuda.Stream()
     with torch.cuda.stream(own):
         batches = [x.clone() for x, _ in Stream(Arrays(TABLE, LABELS)).batches(order(), 100, GPU)]
@@ -148,7 +148,7 @@ def test_a_captured_gather_follows_its_index(kind):
             assert torch.equal(got, expected)
 
 
-def test_windows_on_the_gpu_are_those_on_the_cpu_and_laid_out_by_step():
+def test_windows_on_the_gpu_equal_those_on_the_cpu_and_are_laid_out_by_step():
     here = Windows([TABLE[:500], TABLE[500:]], 17, [LABELS[:500], LABELS[500:]])
     there = Windows([TABLE[:500], TABLE[500:]], 17, [LABELS[:500], LABELS[500:]], device=GPU)
     index = torch.randint(here.rows, (64,))
@@ -199,7 +199,7 @@ def test_data_too_large_for_the_gpu_stays_on_the_host_and_trains_the_same():
     torch.testing.assert_close(weights(stream), weights(resident(TABLE, LABELS, device=GPU)))
 
 
-def test_recurrent_weights_are_flat_and_made_flat_again():
+def test_recurrent_weights_are_flat_and_can_be_flattened_again():
     model = nn.Sequential(Recurrent("lstm", 3, 5, 2)).to(GPU)
     layer = model[0].layers
     assert is_flat(layer)
@@ -213,7 +213,7 @@ def test_recurrent_weights_are_flat_and_made_flat_again():
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_a_carried_state_goes_on_inside_a_graph(cell):
+def test_a_carried_state_continues_inside_a_graph(cell):
     series = [torch.randn(64, 3), torch.randn(40, 3)]
     source = CarriedWindows(series, 8, [part[:, :1] for part in series], lanes=2, device=GPU)
     torch.manual_seed(0)

@@ -57,7 +57,7 @@ def case(kind, hidden, batch, given=True, **options):
 
 @kinds
 @pytest.mark.parametrize(("variant", "hidden"), VARIANTS)
-def test_every_kernel_computes_what_torch_does(kind, variant, hidden):
+def test_every_kernel_matches_torch(kind, variant, hidden):
     for exact in (False, True):
         if exact and rounds(variant):
             continue
@@ -85,7 +85,7 @@ def test_few_features_are_multiplied_by_the_walk_and_many_before_it(kind, varian
 
 
 @kinds
-def test_dropout_between_layers_goes_backward(kind):
+def test_dropout_between_layers_has_the_right_gradients(kind):
     """With the same seed the same masks are drawn: by plain torch, too."""
     torch.manual_seed(0)
     layer, x = KINDS[kind][0](5, 64, 2, dropout=0.4, precision="ieee").cuda(), torch.randn(9, 20, 5, device="cuda")
@@ -101,7 +101,7 @@ def test_dropout_between_layers_goes_backward(kind):
 
 @kinds
 @pytest.mark.parametrize("hidden", [10, 64, 128, 256])
-def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
+def test_the_chosen_variant_is_as_exact_as_cudnn(kind, hidden):
     layer, reference, x, hx = case(kind, hidden, 200)
     exact = outcome(reference.cuda(), x.double(), doubled(hx))
     found = outcome(layer, x, hx)
@@ -117,7 +117,7 @@ def test_what_is_chosen_is_as_exact_as_cudnn(kind, hidden):
 
 @kinds
 @pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1", "cuda:tile:r4:c1:b1"])
-def test_twice_the_same_input_gives_the_same_bits(kind, variant):
+def test_the_same_input_gives_the_same_bits(kind, variant):
     layer, _, x, hx = case(kind, 64, 50, num_layers=2)
     with selection.forced(variant):
         first, second = outcome(layer, x, hx), outcome(layer, x, hx)
@@ -150,7 +150,7 @@ def test_a_graph_replays_what_was_captured(kind):
 
 
 @kinds
-def test_a_shape_first_seen_in_a_capture_is_cudnns_and_is_not_measured(kind, monkeypatch):
+def test_a_shape_first_seen_in_a_capture_uses_cudnn_and_is_not_measured(kind, monkeypatch):
     layer, _, x, _ = case(kind, 32, 8, given=False)
     with selection.forced("cudnn"), torch.no_grad():
         layer(x)
@@ -175,7 +175,7 @@ def test_nothing_waits_for_the_device(kind):
 
 @kinds
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_it_is_one_operation_of_a_compiled_graph(kind, backend):
+def test_a_layer_is_one_operation_of_a_compiled_graph(kind, backend):
     torch._dynamo.reset()
     layer, reference, x, _ = case(kind, 64, 20, given=False, num_layers=2)
     weights = list(layer.parameters())
@@ -215,7 +215,7 @@ def test_under_autocast_outputs_have_the_type_of_cudnns(kind, dtype, features):
 
 
 @kinds
-def test_low_precision_weights(kind):
+def test_low_precision_weights_stay_close_to_float64(kind):
     layer, reference, x, _ = case(kind, 64, 20, given=False)
     layer = layer.bfloat16()
     reference.load_state_dict(layer.state_dict())
@@ -228,21 +228,21 @@ def test_low_precision_weights(kind):
 
 
 @kinds
-def test_packed_sequences_are_torchs(kind):
+def test_packed_sequences_are_left_to_torch(kind):
     layer, _, x, _ = case(kind, 16, 4, given=False)
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([37, 20, 9, 1]))
     assert torch.equal(layer(packed)[0].data, KINDS[kind][1].forward(layer, packed)[0].data)
 
 
 @kinds
-def test_float64_is_torchs(kind):
+def test_float64_is_left_to_torch(kind):
     layer, _, x, _ = case(kind, 16, 4, given=False)
     layer = layer.double()
     assert torch.equal(layer(x.double())[0], KINDS[kind][1].forward(layer, x.double())[0])
 
 
 @kinds
-def test_only_the_last_state_is_used(kind):
+def test_gradients_are_right_when_only_the_last_state_is_used(kind):
     layer, reference, x, _ = case(kind, 64, 20, given=False)
     layer.precision = "ieee"
     with selection.forced("cuda:fma:r2:c1:b1"):
@@ -276,7 +276,7 @@ def test_measuring_leaves_random_numbers_and_settings_alone(kind):
     assert before[2] == after[2]
 
 
-def test_all_that_is_likely_can_be_measured():
+def test_every_likely_variant_can_be_measured():
     """Every kernel that may be tried compiles, launches, agrees with cuDNN and gives a time; deep layers, too."""
     wide = [(kind, 128, 200, 64, 256, 3) for kind in ("lstm", "gru")]
     for kind, batch, steps, features, hidden, layers in (
@@ -298,7 +298,7 @@ def assert_all_can_be_measured(key):
 
 
 @kinds
-def test_without_tf32_what_is_compared_is_nearer(kind, monkeypatch):
+def test_without_tf32_the_limit_is_tighter(kind, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     key = Key(kind, 200, 20, 8, 64, 2, 1, True, "float32", True, True)
     assert agreement.limit(key) < 1e-3
@@ -306,7 +306,7 @@ def test_without_tf32_what_is_compared_is_nearer(kind, monkeypatch):
 
 
 @kinds
-def test_under_ddp(kind, tmp_path):
+def test_gradients_under_ddp_are_the_same(kind, tmp_path):
     layer, _, x, _ = case(kind, 64, 20, given=False)
     twin = copy.deepcopy(layer)
     torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
@@ -331,7 +331,7 @@ def test_parametrized_weights_are_followed():
     torch.testing.assert_close(found, nn.LSTM.forward(layer, x)[0], rtol=1e-3, atol=1e-3)
 
 
-def test_the_entry_trains_an_unmodified_model_alike():
+def test_the_entry_trains_an_unmodified_model_to_the_same_losses():
     plain = train(Recurrent, SERIES, device="cuda")
     with hotlap.enable(None, with_=["recurrent-kernels"]) as under:
         losses, module, *_ = train(Recurrent, SERIES, device="cuda")

@@ -36,7 +36,7 @@ def test_whole_programs_train_the_same(entry, options, tmp_path):
         assert f"applied: {entry.partition('=')[0]}" in ran.stderr
 
 
-def test_all_of_them_together(tmp_path):
+def test_all_entries_together_change_no_output(tmp_path):
     command = [sys.executable, str(PROGRAM), "--steps", "120"]
     alone = bare(command, tmp_path)
     chosen = [word for entry in ("resident-data", "device-prefetch", "pinned-copies") for word in ("--with", entry)]
@@ -77,7 +77,7 @@ class Doubled(Dataset):
         return self.values[index] * 2, index
 
 
-def test_a_dataset_of_workers_is_kept_also_once_graphs_exist():
+def test_a_dataset_of_workers_is_resident_even_after_graphs_exist():
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).cuda()
     optim = torch.optim.SGD(net.parameters(), lr=0.1)
     train, valid = Doubled(), Doubled()
@@ -120,7 +120,7 @@ def test_resident_batches_are_on_the_device():
         assert "on cuda" in enabled.outcomes[0].why
 
 
-def test_what_is_written_into_a_batch_after_its_copy_does_not_arrive():
+def test_writes_to_a_batch_after_its_copy_do_not_reach_the_device():
     with hotlap.enable(None, with_=["pinned-copies"]):
         for (inputs,) in DataLoader(TensorDataset(torch.ones(64, 1 << 16)), 16):
             torch.cuda._sleep(10_000_000)
@@ -149,7 +149,7 @@ def numbered(batch):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("pin", [False, True])
-def test_pictures_with_ragged_labels_come_on_the_device(workers, pin):
+def test_pictures_with_ragged_labels_can_be_resident(workers, pin):
     torch.zeros(1, device="cuda")
 
     def epochs():

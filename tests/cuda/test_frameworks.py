@@ -54,7 +54,7 @@ def applied(ran):
     ]
 
 
-def test_the_plan_safe_prints_the_very_same(command, tmp_path):
+def test_the_safe_plan_prints_exactly_the_same(command, tmp_path):
     expected = bare(command, tmp_path)
     ran = under_hotlap(command, tmp_path, "safe")
     assert ran.code == expected.code == 0, ran.stderr + expected.stderr
@@ -63,7 +63,7 @@ def test_the_plan_safe_prints_the_very_same(command, tmp_path):
     assert all(applied(ran)), "something is applied in every process"
 
 
-def test_the_plan_fast_changes_the_last_digits_only(command, tmp_path):
+def test_the_fast_plan_changes_only_the_last_digits(command, tmp_path):
     expected = bare(command, tmp_path)
     ran = under_hotlap(command, tmp_path, "fast")
     assert ran.code == expected.code == 0, ran.stderr + expected.stderr

@@ -41,7 +41,7 @@ def train() -> list[float]:
 
 @pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("names", [["throttled-cleanup"], ["gc-pauses"], ["throttled-cleanup", "gc-pauses"]])
-def test_losses_are_equal_to_the_bit_and_the_cache_is_emptied_seldom(names, emptied):
+def test_losses_are_equal_to_the_bit_and_the_cache_is_rarely_emptied(names, emptied):
     plainly = train()
     assert len(emptied) == STEPS
     emptied.clear()
@@ -51,7 +51,7 @@ def test_losses_are_equal_to_the_bit_and_the_cache_is_emptied_seldom(names, empt
     assert len(emptied) == (STEPS if names == ["gc-pauses"] else pytest.approx(3, abs=1))
 
 
-def test_synchronize_is_left_out_when_asked_for():
+def test_synchronize_is_skipped_when_requested():
     from torch.profiler import ProfilerActivity, profile
 
     parameter = nn.Parameter(torch.ones(4, device="cuda"))

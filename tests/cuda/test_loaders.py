@@ -34,7 +34,7 @@ def test_all_loader_entries_together_train_to_the_same_losses(monkeypatch):
         assert [outcome.status for outcome in running.outcomes] == ["applied"] * 4
 
 
-def test_whole_batches_of_data_on_the_device():
+def test_whole_batch_fetch_of_device_data_is_equal_and_waits_for_nothing():
     inputs = torch.randn(26, 4, device="cuda")
     data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def test_whole_batches_of_data_on_the_device():
     assert all(torch.equal(a, b) for a, b in zip(alone, under, strict=True))
 
 
-def test_a_key_outside_of_device_data_fails_as_without():
+def test_an_index_outside_device_data_still_raises():
     data = TensorDataset(torch.zeros(4, 2, device="cuda"))
     with applied("whole-batch-fetch"):
         batches = iter(DataLoader(data, batch_sampler=[[0, 1], [9]]))

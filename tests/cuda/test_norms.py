@@ -54,7 +54,7 @@ def passed(module, forward, x, g):
 @pytest.mark.parametrize("activation", ["none", "relu", "silu"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_it_is_as_near_to_float64_as_torchs(shape, dtype, activation):
+def test_is_as_close_to_float64_as_torch(shape, dtype, activation):
     x, g = given(shape, dtype)
     exact, theirs, ours = layers(x, activation)
     is_slower = activation == "none" and dtype is not torch.bfloat16
@@ -69,7 +69,7 @@ def test_it_is_as_near_to_float64_as_torchs(shape, dtype, activation):
         assert errors[1] <= max(1.5 * errors[0], 4e-6), (number, errors)
 
 
-def test_the_same_bits_each_time_and_within_a_graph():
+def test_every_run_gives_the_same_bits_captured_or_not():
     found = []
     for captured in (False, False, True):
         x, g = given(SHAPES[0], torch.bfloat16)
@@ -121,7 +121,7 @@ def test_a_fused_model_trains_alike_under_autocast():
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
-def test_another_device_type_layout_or_mode_is_torchs():
+def test_another_device_type_layout_or_mode_is_left_to_torch():
     made = BatchNorm2d(16, activation="relu", device=DEVICE)
     x, _ = given((4, 16, 8, 8), torch.float32)
     assert layer.plan_for(made, x, "relu") is not None

@@ -22,7 +22,7 @@ def line_of(mark):
 
 
 @pytest.mark.parametrize("fault", ["none", "pinned", "scaler", "item", "compiled"])
-def test_numbers_and_output_are_those_of_the_bare_run(fault, tmp_path):
+def test_losses_and_output_match_the_bare_run(fault, tmp_path):
     command = program("--fault", fault, "--steps", "60")
     alone = bare(command, tmp_path)
     watched = profile(command, tmp_path, "--full")
@@ -56,7 +56,7 @@ def test_graphs_of_torch_compile_are_replayed_while_lines_are_sampled(tmp_path):
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("item", "item"), ("mask", "mask")])
-def test_a_sync_waits_on_its_line(fault, kind, tmp_path):
+def test_a_sync_is_reported_on_its_line(fault, kind, tmp_path):
     seen = profile(program("--fault", fault), tmp_path, *QUICK).observation
 
     (sync,) = [sync for sync in seen["syncs"] if sync["kind"] == kind]
@@ -102,7 +102,7 @@ def test_the_device_is_described(tmp_path):
     assert json.dumps(seen)
 
 
-def test_the_ceiling_and_workers_by_fork(tmp_path):
+def test_the_ceiling_is_measured_with_forked_workers(tmp_path):
     ran = profile(program("--workers", "2"), tmp_path, "--steps", "60", "--warmup", "10")
 
     assert ran.code == 0, ran.stderr

@@ -88,7 +88,7 @@ def test_an_exact_entry_changes_nothing(name):
 
 @pytest.mark.usefixtures("thawed")
 @pytest.mark.parametrize("name", [name for name in ALONE if ENTRIES[name].risk is not Risk.EXACT])
-def test_an_entry_of_rounding_draws_the_same(name):
+def test_a_rounding_entry_draws_the_same_random_numbers(name):
     became = compared(name, deterministic=False)
     assert has_applied(became) or name in NOT_HERE, became
 
@@ -97,7 +97,7 @@ DROPPED = ("a CNN with dropout and dropped planes", "an MLP with noise, RReLU an
 
 
 @pytest.mark.parametrize("title", DROPPED)
-def test_compiled_code_draws_the_same(title):
+def test_compiled_code_draws_the_same_random_numbers(title):
     torch._dynamo.reset()
     with hotlap.enable(None, with_=["compile"]) as enabled:
         ours = TRAININGS[title]("cuda")
@@ -106,7 +106,7 @@ def test_compiled_code_draws_the_same(title):
     assert_in_class(Risk.ROUNDING, ours, plain(title, False), band(title, False), f"compile: {outcome.why}")
 
 
-def test_channels_last_goes_with_dropped_planes_and_features():
+def test_channels_last_works_with_dropped_planes_and_features():
     with hotlap.enable(None, with_=["channels-last"]) as enabled:
         TRAININGS["a CNN with dropped planes and a dropped head"]("cuda")
         (outcome,) = enabled.outcomes

@@ -12,7 +12,7 @@ from harness import environment
 pytestmark = pytest.mark.cuda
 
 
-def test_they_compute_what_torch_does_in_the_interpreter():
+def test_kernels_match_torch_in_the_interpreter():
     """In a Python of its own: Triton decides when it is imported whether it interprets."""
     command = [sys.executable, "-m", "tests.kernels.recurrent.interpreted"]
     root, interpreting = Path(__file__).parents[2], environment(TRITON_INTERPRET="1")
@@ -22,7 +22,7 @@ def test_they_compute_what_torch_does_in_the_interpreter():
 
 
 @pytest.mark.parametrize("name", ["lstm_forward", "lstm_backward", "gru_forward", "gru_backward"])
-def test_they_compile_for_any_gpu_of_this_kind(name, monkeypatch, tmp_path):
+def test_kernels_compile_for_sm_90(name, monkeypatch, tmp_path):
     """With a state, without biases: what the interpreter runs, the compiler may refuse."""
     import triton
     from triton.backends.compiler import GPUTarget

@@ -84,7 +84,7 @@ def test_a_short_tune_ends_with_a_plan(tmp_path):
         assert all(block.seconds > 0 for block in sample.blocks)
 
 
-def test_what_runs_out_of_memory_is_recorded_and_the_next_is_tried(program, tmp_path):
+def test_a_trial_that_runs_out_of_memory_is_recorded_and_the_next_one_runs(program, tmp_path):
     command = program(too_much=["gc-pauses"])
     run = begun(tmp_path / "kept", candidate("gc-pauses"), candidate("fused-optimizer", most=0.4))
     runner = LocalRunner(command, tmp_path / "trials", 64.0)
@@ -97,14 +97,14 @@ def test_what_runs_out_of_memory_is_recorded_and_the_next_is_tried(program, tmp_
     assert done.finished
 
 
-def test_a_limit_of_device_memory_is_kept_and_leaves_room_below(program, tmp_path):
+def test_a_device_memory_limit_stops_only_trials_that_exceed_it(program, tmp_path):
     command = program(large=512)
     tight, wide = (LocalRunner(command, tmp_path / "t", 64.0, limits=Limits(device_mb=mb)) for mb in (256.0, 2048.0))
     assert tight.run(spec(0)).ended == EndReason.OUT_OF_MEMORY
     assert wide.run(spec(1)).ended == EndReason.MEASURED
 
 
-def test_a_baseline_whose_sums_come_in_any_order_does_not_reject_what_is_exact(program, tmp_path):
+def test_a_nondeterministic_baseline_does_not_reject_an_exact_entry(program, tmp_path):
     """index_add adds by atomics: two runs of the same program differ in the last bits, or happen not to."""
     runner = LocalRunner(program(atomics=True), tmp_path / "trials", 64.0)
     choice = (Choice(name="profiler-marks", asked=True),)

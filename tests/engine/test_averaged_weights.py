@@ -36,7 +36,7 @@ def test_complex_weights_are_averaged_too():
     assert "weight" in averaged(made.model, made._average)
 
 
-def test_a_complex_weight_that_is_no_number_is_not_kept(tmp_path):
+def test_a_nan_complex_weight_is_not_saved(tmp_path):
     folder = tmp_path / "kept"
     with pytest.raises(NonFiniteLoss, match=r"a weight is not finite after step 1 .*no checkpoint was saved"):
         fitted(
@@ -56,7 +56,7 @@ class Tied(nn.Module):
         return self.head(self.twin(self.body(inputs)))
 
 
-def test_a_tied_weight_is_frozen_by_each_of_its_names():
+def test_a_tied_weight_can_be_frozen_by_either_name():
     before = trainer(model=Tied).model.body.weight.detach().clone()
     made, _ = fitted(model=Tied, phases=(Phase(3, frozen=("twin",)),))
     assert torch.equal(made.model.body.weight, before)
@@ -65,7 +65,7 @@ def test_a_tied_weight_is_frozen_by_each_of_its_names():
         fitted(model=Tied, phases=(Phase(3, frozen=("nowhere",)),))
 
 
-def test_averaged_weights_are_kept_under_each_of_their_names_and_resumed(tmp_path):
+def test_tied_averages_are_saved_under_both_names_and_resumed(tmp_path):
     options = {"model": Tied, "ema": 0.5, "checkpoints": Checkpoints(tmp_path)}
     made, _ = fitted(epochs=2, **options)
     saved = torch.load(tmp_path / "last.pt", weights_only=True)
@@ -80,7 +80,7 @@ def test_averaged_weights_are_kept_under_each_of_their_names_and_resumed(tmp_pat
         assert torch.equal(resumed_model.body.weight, whole_model.body.weight)
 
 
-def test_an_average_that_an_older_checkpoint_lacks_begins_with_the_weights_there(tmp_path):
+def test_an_average_missing_from_an_older_checkpoint_starts_from_its_weights(tmp_path):
     options = {"model": Spectral, "ema": 0.5, "optimizer": torch.optim.SGD, "clip": None}
     fitted(epochs=2, checkpoints=Checkpoints(tmp_path), **options)
     saved = torch.load(tmp_path / "last.pt", weights_only=True)

@@ -43,14 +43,14 @@ def sgd(model, **more):
 
 
 @pytest.mark.parametrize("given", [torch.zeros(3, 5), (INPUTS, TARGETS), [1]])
-def test_what_is_no_source_is_told(given):
+def test_rejects_data_that_is_not_a_source(given):
     model = network()
     with pytest.raises(BadRecipe, match=r"give a source of hotlap\.engine\.data"):
         trainer(model, sgd(model)).fit(given, epochs=1)
 
 
 @pytest.mark.parametrize(("part", "message"), [(1.0, "'box' of type float"), (torch.zeros(3), "'box' of shape")])
-def test_parts_of_a_loss_are_one_number_each(part, message):
+def test_rejects_loss_parts_that_are_not_single_numbers(part, message):
     model = network()
     with pytest.raises(BadRecipe, match=message):
         trainer(model, sgd(model), lambda outputs, targets: {"fit": MSE(outputs, targets), "box": part}).fit(
@@ -58,19 +58,19 @@ def test_parts_of_a_loss_are_one_number_each(part, message):
         )
 
 
-def test_a_part_of_a_loss_may_have_a_dimension():
+def test_a_loss_part_may_have_one_dimension():
     model = network()
     loss = lambda outputs, targets: {"fit": MSE(outputs, targets), "box": outputs.mean().reshape(1)}  # noqa: E731
     assert "box" in trainer(model, sgd(model), loss).fit(FEW, epochs=1).epochs[0].losses
 
 
-def test_a_device_that_is_none_is_told():
+def test_rejects_an_unknown_device():
     model = network()
     with pytest.raises(NoDevice, match="device='gpu' is not a device"):
         Trainer(model, MSE, sgd(model), Recipe(batch_size=4), device="gpu")
 
 
-def test_a_trainer_with_a_step_of_its_own_evaluates_by_it():
+def test_a_custom_step_is_used_for_evaluation():
     model = network()
 
     def step(model, batch):
@@ -94,7 +94,7 @@ def first_five(number, batch):
 
 
 @pytest.mark.parametrize("source", [Keeps(INPUTS, TARGETS), Stream(INPUTS, TARGETS, altered=first_five)])
-def test_batches_with_other_rows_than_asked_for_are_refused(source):
+def test_rejects_batches_with_missing_rows(source):
     model = network()
     with pytest.raises(DataMismatch, match="rows were requested"):
         trainer(model, sgd(model)).fit(source, epochs=1)
@@ -107,7 +107,7 @@ class EndsEarly(Stream):
         yield next(super().batches(*how))
 
 
-def test_a_validation_split_that_ends_early_is_refused():
+def test_rejects_a_validation_split_that_ends_early():
     model = network()
     with pytest.raises(DataMismatch, match="the data ended early: 1 batches"):
         trainer(model, sgd(model), evaluation_batch=16).fit(FEW, EndsEarly(INPUTS, TARGETS), epochs=1)

@@ -38,7 +38,7 @@ def filled(engine_arms, path, engine="same"):
     return record
 
 
-def test_arms_take_turns_and_every_sample_is_in_the_file(engine_arms, tmp_path):
+def test_arms_take_turns_and_every_sample_is_saved(engine_arms, tmp_path):
     record = filled(engine_arms, tmp_path / "start.json")
     saved = json.loads((tmp_path / "start.json").read_text())
     arms = [sample["arm"] for sample in saved["samples"]]
@@ -49,7 +49,7 @@ def test_arms_take_turns_and_every_sample_is_in_the_file(engine_arms, tmp_path):
     assert record.summary_line().endswith("16x [16, 16] (asked: 10x), same results")
 
 
-def test_a_run_before_is_gone_on_with_unless_it_was_of_something_else(engine_arms, tmp_path):
+def test_continues_only_an_earlier_run_of_the_same_size(engine_arms, tmp_path):
     path = tmp_path / "start.json"
     filled(engine_arms, path)
     record = filled(engine_arms, path)
@@ -58,7 +58,7 @@ def test_a_run_before_is_gone_on_with_unless_it_was_of_something_else(engine_arm
         engine_arms.Record(path, "engine-start", "tiny", "cpu")
 
 
-def test_results_that_differ_are_shown(engine_arms, tmp_path):
+def test_differing_results_are_shown(engine_arms, tmp_path):
     record = filled(engine_arms, tmp_path / "results" / "machine" / "2026-01-01-engine-start.json", engine="other")
     assert record.summary_line().endswith("results DIFFER")
     import render_engine
@@ -79,7 +79,7 @@ def timed(kind, batch, cudnn, ours):
     }  # fmt: skip
 
 
-def test_recurrent_layers_against_cudnn_are_drawn_with_what_is_worst(monkeypatch, tmp_path):
+def test_the_recurrent_page_shows_speedups_and_the_worst_shape(monkeypatch, tmp_path):
     for folder in ("engine", "recurrent", "render"):
         monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
     import recurrent
@@ -108,7 +108,7 @@ def test_recurrent_layers_against_cudnn_are_drawn_with_what_is_worst(monkeypatch
     assert "times as fast as cuDNN" in path.with_suffix(".svg").read_text()
 
 
-def test_kernels_are_told_by_name_and_one_after_the_other(monkeypatch):
+def test_kernels_are_listed_by_name_and_in_order(monkeypatch):
     for folder in ("engine", "recurrent", "render"):
         monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
     import engine_kernels

@@ -51,7 +51,7 @@ def interrupted(folder, step, how, train=None, **options):
 
 @pytest.mark.parametrize("options", WITH_STATE.values(), ids=WITH_STATE.keys())
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
-def test_resumed_in_the_middle_of_an_epoch_to_the_bit(tmp_path, options, graph, monkeypatch):
+def test_resuming_mid_epoch_is_bit_exact(tmp_path, options, graph, monkeypatch):
     if graph:
         monkeypatch.setattr(hotlap.engine.trainer, "recorder_for", lambda device: EmulatedRecorder())
         options = {**options, "graph": "on"}
@@ -63,7 +63,7 @@ def test_resumed_in_the_middle_of_an_epoch_to_the_bit(tmp_path, options, graph, 
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_keeps_everything_up_to_the_last_step(tmp_path, how):
+def test_a_signal_saves_everything_up_to_the_last_step(tmp_path, how):
     before = signal.getsignal(how)
     interrupted(tmp_path, 7, how)
     state = torch.load(tmp_path / "last.pt", weights_only=True)
@@ -72,7 +72,7 @@ def test_a_signal_keeps_everything_up_to_the_last_step(tmp_path, how):
     same(outcome(*fitted(resume=True, checkpoints=Checkpoints(tmp_path))), outcome(*fitted()))
 
 
-def test_a_signal_between_epochs(tmp_path):
+def test_a_signal_between_epochs_loses_nothing(tmp_path):
     def callback(record):
         if getattr(record, "scores", None) is not None:
             os.kill(os.getpid(), signal.SIGINT)
@@ -85,7 +85,7 @@ def test_a_signal_between_epochs(tmp_path):
     same(outcome(*resumed), outcome(*fitted()))
 
 
-def test_streamed_data_is_asked_for_the_rest_of_the_epoch_only(tmp_path):
+def test_resuming_streams_only_the_rest_of_the_epoch(tmp_path):
     interrupted(tmp_path, 8, None, train=Stream(*numbers()))
     requested = []
 
@@ -99,7 +99,7 @@ def test_streamed_data_is_asked_for_the_rest_of_the_epoch_only(tmp_path):
     same(outcome(*resumed), outcome(*fitted(train=Stream(*numbers()))))
 
 
-def test_a_longer_run_goes_on_where_a_shorter_one_ended(tmp_path):
+def test_a_longer_run_continues_where_a_shorter_one_ended(tmp_path):
     fitted(epochs=2, checkpoints=Checkpoints(tmp_path))
     resumed = fitted(epochs=3, resume=True, checkpoints=Checkpoints(tmp_path))
     same(outcome(*resumed), outcome(*fitted(epochs=3)))
@@ -107,7 +107,7 @@ def test_a_longer_run_goes_on_where_a_shorter_one_ended(tmp_path):
     assert [record.epoch for record in again[1].epochs] == [1, 2, 3]
 
 
-def test_best_last_and_every_second_epoch(tmp_path):
+def test_saves_the_best_the_last_and_every_second_epoch(tmp_path):
     scores = iter([1.0, 3.0, 2.0, 2.5])
     options = {"evaluate": lambda model: {"score": next(scores)}, "metrics": {}, "higher_is_better": True}
     fitted(epochs=4, checkpoints=Checkpoints(tmp_path, every=2), **options)
@@ -116,7 +116,7 @@ def test_best_last_and_every_second_epoch(tmp_path):
     assert epochs == {"best": 2, "epoch-0002": 2, "epoch-0004": 4, "last": 4}
 
 
-def test_damaged_files_are_refused_and_the_last_good_one_is_named(tmp_path):
+def test_rejects_damaged_files_and_names_the_last_good_one(tmp_path):
     fitted(epochs=2, checkpoints=Checkpoints(tmp_path, best=False, every=1))
     last = tmp_path / "last.pt"
     whole = last.read_bytes()
@@ -131,7 +131,7 @@ def test_damaged_files_are_refused_and_the_last_good_one_is_named(tmp_path):
         fitted(resume=True, checkpoints=Checkpoints(tmp_path))
 
 
-def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+def test_rejects_a_checkpoint_of_another_training(tmp_path):
     fitted(epochs=1, checkpoints=Checkpoints(tmp_path))
     before = trainer(model=lambda: nn.Linear(6, 1), checkpoints=Checkpoints(tmp_path))
     weights = before.model.weight.detach().clone()
@@ -145,14 +145,14 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
         fitted(resume=True, batch_size=8, checkpoints=Checkpoints(tmp_path))
 
 
-def test_nothing_to_resume(tmp_path):
+def test_resuming_without_a_checkpoint_is_an_error(tmp_path):
     with pytest.raises(NothingToResume, match="start once without resume"):
         fitted(resume=True, checkpoints=Checkpoints(tmp_path))
     with pytest.raises(NothingToResume, match="needs a recipe with checkpoints"):
         fitted(resume=True)
 
 
-def test_a_broken_loss_names_the_checkpoint_before_it(tmp_path):
+def test_a_non_finite_loss_names_the_last_good_checkpoint(tmp_path):
     inputs, targets = numbers()
 
     def poison(record):
@@ -168,7 +168,7 @@ def test_a_broken_loss_names_the_checkpoint_before_it(tmp_path):
     assert state["place"]["epoch"] == 1
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_is_said_at_the_end(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file_and_is_reported_at_the_end(tmp_path, monkeypatch):
     fitted(epochs=1, checkpoints=Checkpoints(tmp_path))
     whole = (tmp_path / "last.pt").read_bytes()
 
@@ -184,7 +184,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_is_said_at_the_end(tmp_path,
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     """What is written is the state of its moment, however late the disk is."""
     import threading
 
@@ -203,7 +203,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
         assert torch.equal(checkpoints.load(tmp_path / f"epoch-{epoch:04d}.pt")["model"]["head.weight"], weight)
 
 
-def test_a_way_that_was_asked_for_is_kept(tmp_path):
+def test_requested_cpu_settings_are_saved(tmp_path):
     """Without a choice nothing is tried; what is resumed must know the way all the same."""
     options = {"threads": 1, "onednn": "off", "graph": "off", "compile": "off"}
     fitted(epochs=1, checkpoints=Checkpoints(tmp_path), **options)
@@ -214,7 +214,7 @@ def test_a_way_that_was_asked_for_is_kept(tmp_path):
 # When it is written
 
 
-def test_a_checkpoint_is_written_once_the_training_waits_anyway(tmp_path, monkeypatch):
+def test_a_checkpoint_is_written_when_the_training_waits_anyway(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "HELD_SECONDS", 60.0)
     writer = checkpoints.Writer(tmp_path)
     writer.put({"values": torch.ones(2)}, [checkpoints.LAST])
@@ -226,7 +226,7 @@ def test_a_checkpoint_is_written_once_the_training_waits_anyway(tmp_path, monkey
     writer.close()
 
 
-def test_it_is_not_held_back_for_long(tmp_path, monkeypatch):
+def test_a_checkpoint_is_not_held_back_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "HELD_SECONDS", 0.01)
     writer = checkpoints.Writer(tmp_path)
     writer.put({"values": torch.ones(2)}, [checkpoints.LAST])
@@ -260,7 +260,7 @@ def failing(monkeypatch, name, times=1):
     monkeypatch.setattr(checkpoints, "write", written)
 
 
-def test_a_best_checkpoint_that_is_missing_is_said_though_later_ones_are_written(tmp_path, monkeypatch):
+def test_a_missing_best_checkpoint_is_reported_even_if_later_writes_succeed(tmp_path, monkeypatch):
     failing(monkeypatch, checkpoints.BEST)
     writer = checkpoints.Writer(tmp_path)
     writer.put({"epoch": 3}, [checkpoints.LAST, checkpoints.BEST])
@@ -271,7 +271,7 @@ def test_a_best_checkpoint_that_is_missing_is_said_though_later_ones_are_written
         writer.close()
 
 
-def test_one_that_could_be_written_later_is_no_failure(tmp_path, monkeypatch):
+def test_a_write_that_succeeds_later_is_not_a_failure(tmp_path, monkeypatch):
     failing(monkeypatch, checkpoints.BEST)
     writer = checkpoints.Writer(tmp_path)
     for epoch in (3, 4):
@@ -280,7 +280,7 @@ def test_one_that_could_be_written_later_is_no_failure(tmp_path, monkeypatch):
     assert torch.load(tmp_path / checkpoints.BEST, weights_only=True) == {"epoch": 4}
 
 
-def test_what_is_resumed_is_written_last(tmp_path, monkeypatch):
+def test_the_file_to_resume_from_is_written_last(tmp_path, monkeypatch):
     order, write = [], checkpoints.write
     monkeypatch.setattr(checkpoints, "write", lambda *given: order.append(given[1].name) or write(*given))
     writer = checkpoints.Writer(tmp_path)
@@ -289,7 +289,7 @@ def test_what_is_resumed_is_written_last(tmp_path, monkeypatch):
     assert order == [checkpoints.BEST, checkpoints.every_name(3), checkpoints.LAST]
 
 
-def test_moments_are_laid_out_as_their_weights():
+def test_moments_share_the_memory_layout_of_their_weights():
     weight = nn.Parameter(torch.randn(3, 5, 2, 2).contiguous(memory_format=torch.channels_last))
     optimizer = torch.optim.Adam([weight])
     weight.grad = torch.randn_like(weight)
@@ -313,7 +313,7 @@ class Root(nn.Module):
         return (inputs @ self.weight).abs().sqrt()
 
 
-def test_weights_that_broke_at_the_last_step_are_not_kept(tmp_path):
+def test_non_finite_weights_of_the_last_step_are_not_saved(tmp_path):
     inputs, targets = numbers(32)
     inputs[-1] = 0
     options = {"model": Root, "shuffle": False, "batch_size": 8, "checkpoints": Checkpoints(tmp_path)}
@@ -358,7 +358,7 @@ def test_a_callback_that_stopped_the_run_is_remembered(tmp_path, stops):
     same(outcome(*gone_on), outcome(*fitted(epochs=4)))
 
 
-def test_a_stop_that_was_asked_for_before_the_run_was_cut_ends_the_epoch(tmp_path):
+def test_a_stop_requested_before_the_interruption_still_ends_the_epoch(tmp_path):
     options = {"log_every": 1, "checkpoints": Checkpoints(tmp_path, steps=1)}
     with pytest.raises(Cut):
         fitted(callbacks=[enough_at_once, cut_at(8)], **options)
@@ -367,13 +367,13 @@ def test_a_stop_that_was_asked_for_before_the_run_was_cut_ends_the_epoch(tmp_pat
     assert not resumed[1].stopped_early
 
 
-def test_a_score_that_is_no_number_is_never_the_best():
+def test_a_nan_score_is_never_the_best():
     scores = iter([math.nan, 3.0, 2.0, math.nan, 1.0])
     _, history = fitted(epochs=5, metrics={}, evaluate=lambda model: {"score": next(scores)}, patience=3)
     assert (history.best_epoch, history.stopped_early) == (5, False)
 
 
-def test_numbers_of_numpy_are_kept_as_plain_ones(tmp_path):
+def test_numpy_numbers_are_saved_as_plain_numbers(tmp_path):
     def adam(parameters, lr):
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=np.float64(0.1))
 
@@ -382,7 +382,7 @@ def test_numbers_of_numpy_are_kept_as_plain_ones(tmp_path):
     assert len(history.epochs) == 4
 
 
-def test_what_could_not_be_loaded_again_is_not_written(tmp_path):
+def test_refuses_to_write_what_could_not_be_loaded_again(tmp_path):
     def sgd(parameters, lr):
         made = torch.optim.SGD(parameters, lr=lr)
         made.param_groups[0]["note"] = object()
@@ -393,7 +393,7 @@ def test_what_could_not_be_loaded_again_is_not_written(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["groups", "shuffle"])
-def test_another_order_or_optimizer_is_refused_before_anything_is_loaded(what, tmp_path):
+def test_rejects_another_order_or_optimizer_before_loading_anything(what, tmp_path):
     interrupted(tmp_path, 7, None)
 
     def in_groups(parameters, lr):
@@ -408,7 +408,7 @@ def test_another_order_or_optimizer_is_refused_before_anything_is_loaded(what, t
     assert all(torch.equal(tensor, before[name]) for name, tensor in made.model.state_dict().items())
 
 
-def test_averaged_weights_can_be_used_and_are_kept_by_name(tmp_path):
+def test_averaged_weights_can_be_used_and_are_saved_by_name(tmp_path):
     made, history = fitted(ema=0.9, checkpoints=Checkpoints(tmp_path))
     valid = Rows(*numbers(seed=1))
     with made.averaged() as model:
@@ -420,7 +420,7 @@ def test_averaged_weights_can_be_used_and_are_kept_by_name(tmp_path):
     assert all(torch.equal(saved[name], weight) for name, weight in averaged.items())
 
 
-def test_a_write_that_fails_is_said_when_it_does(tmp_path):
+def test_a_failed_write_is_reported_immediately(tmp_path):
     said = []
 
     def removed(record):
@@ -434,7 +434,7 @@ def test_a_write_that_fails_is_said_when_it_does(tmp_path):
     assert sum("the training continues" in line for line in said) == 1
 
 
-def test_what_a_killed_run_left_half_written_goes(tmp_path):
+def test_removes_the_half_written_files_of_a_killed_run(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     leftover, under_way = tmp_path / f".last.pt.{gone.pid}.tmp", tmp_path / f".best.pt.{os.getppid()}.tmp"
@@ -445,7 +445,7 @@ def test_what_a_killed_run_left_half_written_goes(tmp_path):
     assert under_way.exists()
 
 
-def test_a_sink_that_cannot_be_closed_loses_no_checkpoint(tmp_path):
+def test_a_sink_that_fails_to_close_loses_no_checkpoint(tmp_path):
     class Full:
         def write(self, record): ...
 

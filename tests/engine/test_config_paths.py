@@ -24,13 +24,13 @@ def written(folder, text):
     return path
 
 
-def test_text_is_taken_for_a_path(tmp_path):
+def test_text_becomes_a_path(tmp_path):
     found = read(written(tmp_path, 'data = "a/b"\nkept = "c"\nothers = ["d"]'), Folders)
     assert found == Folders(Path("a/b"), Path("c"), (Path("d"),))
     assert build(Folders, {"data": Path("a")}, "here").data == Path("a")
 
 
-def test_none_is_no_path_and_no_text_where_there_may_be_none(tmp_path):
+def test_none_clears_an_optional_path_or_text(tmp_path):
     found = read(written(tmp_path, 'kept = "none"\ntitle = "none"'), Folders)
     assert (found.kept, found.title) == (None, None)
 
@@ -44,6 +44,6 @@ def test_none_is_no_path_and_no_text_where_there_may_be_none(tmp_path):
         ("others = 1", "it must be a list, each a path"),
     ],
 )
-def test_what_is_no_path_is_said(line, message, tmp_path):
+def test_rejects_values_that_are_not_paths(line, message, tmp_path):
     with pytest.raises(ConfigInvalid, match=message):
         read(written(tmp_path, line), Folders)

@@ -24,5 +24,5 @@ def test_every_option_of_a_recipe_is_described():
         assert re.search(rf"`(Recipe\()?{name}\b", PAGE), name
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     assert all(hasattr(engine, name) for name in engine.__all__)

@@ -87,7 +87,7 @@ def test_sgd_with_momentum_trains_a_head_that_is_used_late():
     assert not torch.equal(model.late.weight, before)
 
 
-def test_gradients_left_by_another_loop_do_not_move_what_is_frozen():
+def test_gradients_left_by_another_loop_do_not_move_frozen_weights():
     model = network()
     optimizer = sgd(model)
     MSE(model(INPUTS), TARGETS).backward()
@@ -137,7 +137,7 @@ def test_a_loss_with_weights_is_resumed(tmp_path):
     assert torch.equal(loss.seen, whole.seen)
 
 
-def test_what_belongs_to_neither_model_nor_loss_is_refused():
+def test_rejects_parameters_that_belong_to_neither_model_nor_loss():
     with pytest.raises(BadRecipe, match=r"2 of the 2 tensors of the optimizer.* belong neither"):
         trainer(network(), sgd(nn.Linear(5, 2)))
 
@@ -157,7 +157,7 @@ class Counting(nn.Module):
         return self.layer(inputs)
 
 
-def test_trial_steps_leave_what_a_forward_counts_in_place():
+def test_trial_steps_do_not_change_what_a_forward_counts():
     model = Counting()
     trainer(model, sgd(model), batch_size=8).fit(DATA, epochs=2)
     assert (model.tensor.item(), len(model.list), model.dict["n"], model.number) == (256, 256, 256, 256)

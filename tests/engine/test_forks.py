@@ -75,7 +75,7 @@ class Sequences(nn.Module):
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
-def test_a_forked_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch):
+def test_a_forked_step_trains_bit_for_bit_like_the_plain_step(options, monkeypatch):
     (made, history), lanes = forked(monkeypatch, **options)
     monkeypatch.undo()
     assert history.mode == "one CUDA graph, forked"
@@ -116,7 +116,7 @@ GATHERED = [
 
 
 @pytest.mark.parametrize("options", GATHERED, ids=lambda options: "-".join(options) or "plain")
-def test_a_batch_gathered_beside_the_step_before_is_the_same_batch(options, fetches, monkeypatch):
+def test_a_batch_gathered_during_the_previous_step_is_the_same_batch(options, fetches, monkeypatch):
     options = {"train": Tensors(*numbers()), **options}
     (made, history), _ = forked(monkeypatch, **options)
     monkeypatch.undo()
@@ -126,7 +126,7 @@ def test_a_batch_gathered_beside_the_step_before_is_the_same_batch(options, fetc
 
 
 @pytest.mark.parametrize("stopped", [2, 4, 5, 8])
-def test_a_training_resumed_within_an_epoch_begins_with_its_batch(stopped, fetches, monkeypatch, tmp_path):
+def test_a_training_resumed_mid_epoch_starts_with_the_right_batch(stopped, fetches, monkeypatch, tmp_path):
     options = {"train": Tensors(*numbers()), "epochs": 2}
     checkpoints = Checkpoints(tmp_path, steps=1)
     with pytest.raises(Cut):
@@ -154,7 +154,7 @@ def test_other_data_is_gathered_by_the_step_itself(options, fetches, monkeypatch
     same(outcome(made, history), outcome(*fitted(**options)))
 
 
-def test_lanes_that_write_what_the_other_reads_are_caught():
+def test_the_emulated_lanes_notice_a_write_to_what_another_lane_reads():
     lanes, values = EmulatedLanes(), torch.ones(3)
     with Watched(lanes):
         with lanes.beside(0):
@@ -170,7 +170,7 @@ def test_lanes_that_write_what_the_other_reads_are_caught():
     [{"precision": "bf16"}, {"precision": "fp16"}, {"activation_checkpointing": ("head",)}],
     ids=lambda options: next(iter(options)),
 )
-def test_where_numbers_are_cast_or_computed_again_nothing_is_forked(options, monkeypatch):
+def test_nothing_is_forked_under_casting_or_recomputation(options, monkeypatch):
     (_, history), lanes = forked(monkeypatch, **options)
     assert history.mode == "one CUDA graph"
     assert lanes.forks == 0
@@ -209,7 +209,7 @@ def differentiate(forks):
     return losses["loss"]
 
 
-def test_what_is_forked_is_learnt_from_the_first_time():
+def test_the_first_pass_determines_what_is_forked():
     model, lanes = Wide(), EmulatedLanes()
     forks = Forks(lanes, model.parameters(), torch.ones(()), losses_of(model))
     differentiate(forks)
@@ -243,7 +243,7 @@ def test_frozen_parameters_get_no_gradient():
     assert model.second.weight.grad is not None
 
 
-def test_a_loss_that_is_looked_at_is_not_computed_beside():
+def test_a_loss_that_the_program_inspects_is_not_forked():
     model, logged = Wide(), []
 
     def loss(outputs, targets):
@@ -256,7 +256,7 @@ def test_a_loss_that_is_looked_at_is_not_computed_beside():
     assert not forks.final
 
 
-def test_a_loss_times_a_number_is_differentiated_so():
+def test_a_scaled_loss_has_scaled_gradients():
     model = Wide()
     forks = Forks(EmulatedLanes(), model.parameters(), torch.ones(()), losses_of(model))
     differentiate(forks)
@@ -270,7 +270,7 @@ def test_a_loss_times_a_number_is_differentiated_so():
     assert torch.allclose(half * 2, model.second.weight.grad)
 
 
-def test_with_nothing_to_fork_the_second_time_says_so():
+def test_the_second_pass_raises_when_there_is_nothing_to_fork():
     model = nn.BatchNorm1d(6)
     loss_of = losses_of(model, lambda o, t: (o.mean(1, keepdim=True) - t).square().mean())
     forks = Forks(EmulatedLanes(), model.parameters(), torch.ones(()), loss_of)
@@ -291,7 +291,7 @@ def test_the_emulated_lanes_notice_a_race():
         work()
 
 
-def test_the_emulated_lanes_notice_a_race_between_two_of_them():
+def test_the_emulated_lanes_notice_a_race_between_two_lanes():
     lanes, values = EmulatedLanes(), torch.ones(3)
     with Watched(lanes):
         with lanes.beside(0):
@@ -322,7 +322,7 @@ def test_the_emulated_lanes_notice_memory_freed_too_early():
 
 
 @pytest.mark.parametrize("make", [Wide, Tied, Sequences, shared, Net])
-def test_what_is_read_beside_is_there_until_the_join(make):
+def test_memory_read_in_a_lane_lives_until_the_join(make):
     model, lanes = make(), EmulatedLanes()
     forks = Forks(lanes, model.parameters(), torch.ones(()), losses_of(model))
     for _ in range(3):
@@ -334,7 +334,7 @@ def test_what_is_read_beside_is_there_until_the_join(make):
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("flat", [1 << 20, 1])
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
-def test_clipping_by_the_optimizers_kernel_is_torchs_clipping(optimizer, flat, scale, monkeypatch):
+def test_clipping_in_the_optimizers_kernel_matches_torch(optimizer, flat, scale, monkeypatch):
     monkeypatch.setattr(Clipping, "FLAT", flat)
     found = []
     for by_kernel in (False, True):
@@ -353,7 +353,7 @@ def test_clipping_by_the_optimizers_kernel_is_torchs_clipping(optimizer, flat, s
     assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(*found, strict=True))
 
 
-def test_a_mode_is_kept_in_a_checkpoint():
+def test_a_mode_survives_a_checkpoint():
     mode = choice.Mode(True, False, forked=True)
     graph, compiled, way, is_forked = as_list(mode)
     assert choice.Mode(graph, compiled, choice.Way(*way), is_forked) == mode

@@ -34,7 +34,7 @@ from tests.engine.training import Net, Rows, Stream, captured, fitted, numbers, 
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
-def test_a_replayed_step_trains_to_the_bit_as_the_step_itself(options, monkeypatch):
+def test_a_replayed_step_trains_bit_for_bit_like_the_plain_step(options, monkeypatch):
     """Dropout, running statistics, the short last batch and the gradients of several batches included."""
     made, history = captured(monkeypatch, **options)
     assert history.mode == "one CUDA graph"
@@ -61,7 +61,7 @@ def dampened(parameters, lr):
         ),
     ],
 )
-def test_what_cannot_be_captured_is_told_and_trained_as_it_is(options, why, monkeypatch):
+def test_a_step_that_cannot_be_captured_is_reported_and_runs_eagerly(options, why, monkeypatch):
     options, said = dict(options), []
     if options.pop("rows", False):
         splits = {name: Rows(torch.arange(64) % 10, torch.ones(64, 1)) for name in ("train", "valid")}
@@ -133,7 +133,7 @@ class Draws(Net):
         (Draws, "forward draws random numbers on the host"),
     ],
 )
-def test_a_model_that_cannot_be_replayed_is_trained_as_it_is(model, why, monkeypatch):
+def test_a_model_that_cannot_be_replayed_is_trained_eagerly(model, why, monkeypatch):
     said = []
     random.seed(1)
     found = outcome(*fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, model=model, say=said.append))
@@ -146,7 +146,7 @@ def test_a_model_that_cannot_be_replayed_is_trained_as_it_is(model, why, monkeyp
         fitted(recorder=EmulatedRecorder(), monkeypatch=monkeypatch, model=model, graph="on")
 
 
-def test_a_replay_that_trains_otherwise_is_not_used(monkeypatch):
+def test_a_replay_that_trains_differently_is_not_used(monkeypatch):
     class Lazy(EmulatedRecorder):
         def capture(self, work):
             super().capture(work)
@@ -158,7 +158,7 @@ def test_a_replay_that_trains_otherwise_is_not_used(monkeypatch):
     assert "a replay trains differently from the step itself (by 100% of its update)" in said[0]
 
 
-def test_an_optimizer_of_the_users_own_is_not_captured(monkeypatch):
+def test_a_custom_optimizer_is_not_captured(monkeypatch):
     class Own(torch.optim.Optimizer):
         def __init__(self, parameters, lr):
             super().__init__(parameters, {"lr": lr})
@@ -175,7 +175,7 @@ def test_an_optimizer_of_the_users_own_is_not_captured(monkeypatch):
     assert history.epochs[-1].loss < history.epochs[0].loss
 
 
-def test_batches_whose_shape_changes_run_as_they_are_and_it_is_said_once(monkeypatch):
+def test_batches_of_changing_shape_run_eagerly_and_are_reported_once(monkeypatch):
     def shortened(number, batch):
         return (
             tuple(tensor[:, :3] if tensor.shape[1] > 1 else tensor for tensor in batch) if number in (2, 3) else batch
@@ -206,7 +206,7 @@ def test_a_phase_gets_a_capture_of_its_own(monkeypatch):
     assert recorder.captures == 2
 
 
-def test_two_fits_go_on_from_each_other(monkeypatch):
+def test_a_second_fit_continues_the_first(monkeypatch):
     monkeypatch.setattr(hotlap.engine.trainer, "recorder_for", lambda device: EmulatedRecorder())
     graphed, plain = trainer(graph="on"), trainer(graph="off")
     for made in (graphed, plain):

@@ -20,7 +20,7 @@ class Layers(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["kaiming", "xavier", "orthogonal"])
-def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_stream(kind):
+def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_stream_alone(kind):
     first, second = Layers(), Layers()
     before = torch.get_rng_state()
     assert initialise(first, kind, seed=4) == initialise(second, kind, seed=4) == 3
@@ -30,7 +30,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_stream(kind)
     assert not first.linear.bias.any()
 
 
-def test_the_spread_of_the_weights():
+def test_weights_have_the_expected_spread():
     layers = Layers()
     initialise(layers, "kaiming", seed=0)
     assert layers.linear.weight.std().item() == pytest.approx((2 / 200) ** 0.5, rel=0.05)
@@ -38,7 +38,7 @@ def test_the_spread_of_the_weights():
     assert layers.linear.weight.std().item() == pytest.approx((2 / 500) ** 0.5, rel=0.05)
 
 
-def test_recurrent_layers_are_orthogonal_from_state_to_state_and_remember_at_first():
+def test_recurrent_weights_are_orthogonal_and_forget_gates_start_open():
     layers = Layers()
     initialise(layers, "xavier", seed=0)
     for gate in layers.lstm.weight_hh_l1.detach().split(6):
@@ -47,6 +47,6 @@ def test_recurrent_layers_are_orthogonal_from_state_to_state_and_remember_at_fir
     assert not layers.lstm.bias_ih_l0[:6].any()
 
 
-def test_an_unknown_kind():
+def test_rejects_an_unknown_kind():
     with pytest.raises(BadRecipe, match="unknown initialisation 'lecun'"):
         initialise(Layers(), "lecun")

@@ -17,7 +17,7 @@ from hotlap.engine.interrupts import Interrupts
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("handler", ["ignored", "own"])
-def test_signals_that_the_program_sees_to_itself_are_left_to_it(number, handler):
+def test_signals_handled_by_the_program_are_left_to_it(number, handler):
     seen = []
     before = signal.signal(number, signal.SIG_IGN if handler == "ignored" else lambda *_: seen.append(number))
     interrupts = Interrupts()

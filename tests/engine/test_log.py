@@ -16,7 +16,7 @@ from hotlap.engine import log as logs
 from tests.engine.training import fitted, outcome, same
 
 
-def test_records_as_json_lines(tmp_path):
+def test_writes_records_as_json_lines(tmp_path):
     path = tmp_path / "logs" / "training.jsonl"
     _, history = fitted(sinks=[JsonLines(path)], log_every=2)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -28,7 +28,7 @@ def test_records_as_json_lines(tmp_path):
     assert len(steps) >= 3
 
 
-def test_a_score_that_is_no_number_is_null_in_json(tmp_path):
+def test_a_non_finite_loss_is_null_in_json(tmp_path):
     sink = JsonLines(tmp_path / "training.jsonl")
     sink.write(StepRecord(1, 1, math.nan, {"a": -math.inf, "b": 2.0}))
     sink.close()
@@ -36,7 +36,7 @@ def test_a_score_that_is_no_number_is_null_in_json(tmp_path):
     assert (line["loss"], line["losses"]) == (None, {"a": None, "b": 2.0})
 
 
-def test_tensorboard_has_the_parts_of_losses_and_training_metrics_of_the_same_names():
+def test_tensorboard_gets_loss_parts_and_training_metrics():
     written = []
 
     class Writer:
@@ -51,7 +51,7 @@ def test_tensorboard_has_the_parts_of_losses_and_training_metrics_of_the_same_na
     assert {("epoch/rmse", 0.5, 8), ("train/rmse", 0.25, 8), ("epoch/a", 1.0, 8)} <= set(written)
 
 
-def test_tensorboard(tmp_path):
+def test_tensorboard_gets_the_scores_of_every_epoch(tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     _, history = fitted(sinks=[TensorBoard(tmp_path)], epochs=2, train_metrics={"rmse": RMSE()})
     found = accumulators.EventAccumulator(str(tmp_path))
@@ -111,7 +111,7 @@ def test_what_a_callback_returns_besides_stop_is_ignored(answer):
     assert len(history.epochs) == 3
 
 
-def test_a_sink_that_fails_is_left_out_and_the_training_goes_on():
+def test_a_failing_sink_is_disabled_and_training_continues():
     class Fails:
         def write(self, record):
             raise OSError("disk full")
@@ -125,7 +125,7 @@ def test_a_sink_that_fails_is_left_out_and_the_training_goes_on():
     same(outcome(*found), outcome(*fitted()))
 
 
-def test_a_sink_that_is_too_slow_loses_steps_not_time(monkeypatch):
+def test_a_slow_sink_loses_steps_not_time(monkeypatch):
     monkeypatch.setattr(logs, "MOST_WAITING", 1)
 
     class Slow:
@@ -144,7 +144,7 @@ def test_a_sink_that_is_too_slow_loses_steps_not_time(monkeypatch):
     assert 3 <= slow.written < 15
 
 
-def test_progress_that_fails_is_left_out_and_no_record_is_lost(monkeypatch, tmp_path):
+def test_a_failing_progress_display_is_disabled_and_no_record_is_lost(monkeypatch, tmp_path):
     monkeypatch.setattr(logs, "SECONDS_BETWEEN_LINES", 0.0)
     calls, said = [], []
 
@@ -170,7 +170,7 @@ class Ends:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_log_without_its_thread_holds_nobody_up(monkeypatch):
+def test_training_continues_when_the_log_thread_has_ended(monkeypatch):
     monkeypatch.setattr(logs, "MOST_WAITING", 1)
     said = []
     _, history = fitted(sinks=[Ends()], log_every=1, say=said.append)
@@ -192,7 +192,7 @@ class Closes:
             raise OSError("quota")
 
 
-def test_every_sink_is_closed_whatever_another_does():
+def test_every_sink_is_closed_even_if_another_fails():
     left_out, fails, fine = Closes(writes=False, closes=False), Closes(closes=False), Closes()
     log = logs.Log([left_out, fails, fine], None)
     log.start()

@@ -24,12 +24,12 @@ def written(*, losses, scores):
 OWN = {"epoch/loss": 3.0, "epoch/seconds": 9.0, "epoch/learning_rate": 0.1}
 
 
-def test_a_score_named_as_a_loss_is_beside_it():
+def test_a_score_named_like_a_loss_gets_its_own_tag():
     found = written(losses={"box": 1.0, "class": 2.0}, scores={"box": 0.5, "loss": 0.25, "rmse": 0.125})
     parts = {"epoch/box": 1.0, "epoch/class": 2.0}
     assert found == {**OWN, **parts, "valid/box": 0.5, "valid/loss": 0.25, "epoch/rmse": 0.125}
 
 
-def test_a_part_of_the_loss_named_as_what_every_epoch_tells_is_beside_it():
+def test_a_loss_part_named_like_a_built_in_field_gets_its_own_tag():
     found = written(losses={"seconds": 1.0}, scores={"seconds": 2.0})
     assert found == {**OWN, "part/seconds": 1.0, "valid/seconds": 2.0}

@@ -20,7 +20,7 @@ def test_parts_are_weighted_and_added_up():
     assert named({"loss": torch.tensor(2.0)}, loss=0.5) == {"loss": 1.0}
 
 
-def test_a_total_beside_its_parts_is_refused():
+def test_rejects_a_total_beside_its_parts():
     def loss(outputs, targets):
         mse, reg = (outputs - targets).square().mean(), outputs.abs().mean()
         return {"loss": mse + 0.5 * reg, "mse": mse.detach(), "reg": reg.detach()}
@@ -29,6 +29,6 @@ def test_a_total_beside_its_parts_is_refused():
         fitted(loss=loss)
 
 
-def test_weights_of_a_loss_without_parts_are_refused():
+def test_rejects_weights_for_a_loss_without_parts():
     with pytest.raises(BadRecipe, match=r"loss_weights names \['mse'\], but the loss returned one tensor"):
         fitted(loss_weights={"mse": 10.0})

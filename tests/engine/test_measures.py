@@ -41,14 +41,14 @@ def sgd(model, **more):
     return torch.optim.SGD(model.parameters(), lr=0.1, **more)
 
 
-def test_a_metric_may_not_have_the_name_of_the_training_loss():
+def test_a_metric_may_not_be_named_loss():
     model = network()
     for kind in ("metrics", "train_metrics"):
         with pytest.raises(BadRecipe, match='named "loss"'):
             trainer(model, sgd(model), **{kind: {"loss": RMSE()}})
 
 
-def test_a_score_of_ones_own_is_judged_by_also_where_it_is_named_loss():
+def test_a_custom_score_named_loss_decides_the_best_epoch():
     model, rising = network(), iter(range(100))
     own = trainer(model, sgd(model), patience=2, evaluate=lambda model: {"loss": float(next(rising))})
     history = own.fit(FEW, epochs=6)
@@ -62,7 +62,7 @@ def test_one_metric_object_cannot_count_for_both_splits():
         trainer(model, sgd(model), metrics={"rmse": metric}, train_metrics={"train_rmse": metric})
 
 
-def test_a_run_resumed_by_another_measure_has_a_best_of_its_own(tmp_path):
+def test_resuming_with_another_score_starts_a_new_best(tmp_path):
     model, said = network(), []
     how = {"checkpoints": Checkpoints(tmp_path), "patience": 3}
     trainer(model, sgd(model), **how).fit(FEW, FEW, epochs=2)

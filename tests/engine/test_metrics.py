@@ -92,7 +92,7 @@ def groups_of(count, *, largest):
 )
 @pytest.mark.parametrize("finish", [torch.nanmean, lambda means: means.nan_to_num().max()])
 @pytest.mark.parametrize("kind", ["metrics", "train_metrics"])
-def test_a_row_of_no_group_is_refused_when_the_metric_is_read(last, words, finish, kind):
+def test_a_row_outside_every_group_is_rejected_when_the_metric_is_read(last, words, finish, kind):
     metric = GroupMeans(5, of=lambda outputs, groups: (outputs[:, 0], groups), finish=finish)
     source, options = groups_of(5, largest=last), {"metrics": {}, kind: {"by_group": metric}}
     with pytest.raises(BadRecipe, match=f"GroupMeans has 5 groups, but {words}"):
@@ -100,7 +100,7 @@ def test_a_row_of_no_group_is_refused_when_the_metric_is_read(last, words, finis
     assert metric.means().isnan().all()
 
 
-def test_rows_of_no_group_touch_no_other_memory_and_are_forgotten():
+def test_rows_outside_every_group_corrupt_no_memory_and_are_reset():
     metric = GroupMeans(2, of=lambda values, groups: (values, groups))
     ones = torch.ones(3)
     metric.update(ones, torch.tensor([2**62, -(2**62), 1]))
@@ -137,7 +137,7 @@ def test_evaluation_halves_its_batches_until_they_fit():
     assert said[:2] == [f"evaluation does not fit in memory: using batches of {n} from now on" for n in (20, 10)]
 
 
-def test_a_module_kept_in_evaluation_mode_stays_so():
+def test_a_module_left_in_evaluation_mode_stays_in_it():
     made, _ = fitted(epochs=1)
     made.model.body[1].eval()
     made.evaluate(Rows(torch.zeros(4, 6), torch.zeros(4, 1)))
@@ -161,7 +161,7 @@ def test_without_metrics_the_loss_is_the_score():
         (GroupMeans(2, of=lambda outputs, groups: (outputs, groups)), (4, 1), (4,)),
     ],
 )
-def test_shapes_that_would_be_broadcast_are_refused_without_a_look_at_the_values(
+def test_rejects_shapes_that_would_broadcast_without_reading_the_values(
     metric, outputs_shape, target_shape, device
 ):
     named = rf"{type(metric).__name__} compares shape \[4, 1\] with .*; give of="
@@ -190,7 +190,7 @@ class Loss(torch.nn.Module):
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_batches_count_by_their_rows_where_they_have_no_targets(shape):
+def test_batches_without_targets_are_weighted_by_their_rows(shape):
     inputs = torch.tensor([[0.0]] * 8 + [[10.0]])
     for source in (Rows(inputs, torch.zeros(9, 1)), Stream(inputs, torch.zeros(9, 1))):
         options = {"model": Loss(shape), "loss": lambda loss: loss, "inputs": 2, "batch_size": 2, "rate": 0.0}
@@ -201,7 +201,7 @@ def test_batches_count_by_their_rows_where_they_have_no_targets(shape):
         assert history.last.scores == {"valid_loss": right}
 
 
-def test_which_direction_is_better():
+def test_metrics_know_which_direction_is_better():
     assert is_higher_better(None, BinaryF1())
     assert is_higher_better(None, Dice())
     assert not is_higher_better(None, RMSE())

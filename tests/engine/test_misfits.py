@@ -37,7 +37,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_recipe_that_does_not_fit_the_model(name):
+def test_rejects_a_recipe_that_does_not_fit_the_model(name):
     options, words = WRONG[name]
     before = []
     with pytest.raises(BadRecipe, match=words):
@@ -45,13 +45,13 @@ def test_a_recipe_that_does_not_fit_the_model(name):
     assert not before
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_rejects_a_checkpoint_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointNotWritten, match="no checkpoint can be written to"):
         fitted(checkpoints=Checkpoints(tmp_path / "file"))
 
 
-def test_a_carried_state_is_evaluated_in_its_lanes():
+def test_a_carried_state_is_evaluated_with_its_number_of_lanes():
     model = Recurrent("gru", 3, 4, state="carry", lanes=5)
     assert trainer(model=model, batch_size=5)._evaluation().batch == 5
 
@@ -80,7 +80,7 @@ NOT_CARRIED = {
 
 
 @pytest.mark.parametrize("name", NOT_CARRIED)
-def test_a_carried_state_over_rows_that_do_not_continue_each_other(name):
+def test_rejects_a_carried_state_over_rows_that_do_not_continue(name):
     options, words = NOT_CARRIED[name]
     before = []
     common = {"model": Carrying, "batch_size": 5, "shuffle": False, "inputs": 2, "log_every": 1}
@@ -97,7 +97,7 @@ def test_a_carried_state_is_not_evaluated_on_plain_windows():
         made.model(torch.zeros(5, 4, 3), torch.zeros(5, 1))
 
 
-def test_an_optimizer_that_computes_the_loss_itself():
+def test_rejects_an_optimizer_that_needs_a_closure():
     with pytest.raises(BadRecipe, match=r"LBFGS\.step needs a closure .* use torch\.optim\.AdamW, Adam or SGD"):
         trainer(optimizer=torch.optim.LBFGS)
 
@@ -116,7 +116,7 @@ ROWS = Rows(torch.arange(70) % 9, torch.zeros(70, 1))
 
 
 @pytest.mark.parametrize("by_layer", [True, False])
-def test_sparse_gradients_are_not_clipped(by_layer):
+def test_rejects_clipping_of_sparse_gradients(by_layer):
     before, options = [], {"optimizer": torch.optim.SGD, "clip": 1.0, "log_every": 1, "train": ROWS, "valid": ROWS}
     whose = " of words" if by_layer else ""
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_sparse_gradients_are_not_clipped(by_layer):
         fitted(model=Words, phases=(Phase(3, frozen=("words",)),), **options)
 
 
-def test_gradients_are_clipped_by_the_optimizers_kernel_only_where_it_has_one():
+def test_only_a_fused_optimizer_clips_in_its_kernel():
     optimizer, gpu = torch.optim.Adam([nn.Parameter(torch.zeros(2))]), torch.device("cuda")
     make_fast(optimizer, torch.device("cpu"), capturable=False, fuse=False)  # as where something is sparse
     assert not can_clip(optimizer, gpu)
@@ -137,7 +137,7 @@ def test_gradients_are_clipped_by_the_optimizers_kernel_only_where_it_has_one():
     assert can_clip(optimizer, gpu)
 
 
-def test_data_that_ends_early():
+def test_rejects_data_that_ends_early():
     class Short(Stream):
         def batches(self, *how):
             return list(super().batches(*how))[:-1]
@@ -146,7 +146,7 @@ def test_data_that_ends_early():
         fitted(train=Short(*numbers()))
 
 
-def test_a_step_of_ones_own_tells_its_loss_on_the_validation_split():
+def test_a_custom_step_gives_the_validation_loss():
     def step(model, batch):
         return (model(batch[0] * 2) - batch[1]).square().mean()
 
@@ -158,7 +158,7 @@ def test_a_step_of_ones_own_tells_its_loss_on_the_validation_split():
     assert history.epochs[-1].scores == {"valid_loss": pytest.approx(expected, rel=1e-5)}
 
 
-def test_a_part_kept_in_evaluation_mode_stays_so_and_all_streams_begin_at_the_seed():
+def test_a_module_in_evaluation_mode_stays_in_it_and_every_random_stream_is_seeded():
     import random
 
     import numpy as np
@@ -182,7 +182,7 @@ def test_a_part_kept_in_evaluation_mode_stays_so_and_all_streams_begin_at_the_se
     assert drawn == first
 
 
-def test_a_metric_knows_which_way_is_better():
+def test_a_metric_decides_which_direction_is_better():
     inputs, targets = numbers(200)
     train = Rows(inputs, (targets > 0).float())
     metrics = {"f1": BinaryF1(of=lambda outputs, target: (outputs > 0.5, target))}

@@ -16,7 +16,7 @@ from hotlap.engine.data.errors import DataUnreadable
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_metrics_of_a_model_in_half_precision_have_room_for_their_sums(dtype):
+def test_metrics_of_half_precision_outputs_do_not_overflow(dtype):
     predicted, actual = torch.full((1000, 1), 300.0, dtype=dtype), torch.ones(1000, 1, dtype=dtype)
     rmse, mean = RMSE(), Mean(lambda outputs, target: (outputs - target).abs().flatten())
     for metric in (rmse, mean):
@@ -24,13 +24,13 @@ def test_metrics_of_a_model_in_half_precision_have_room_for_their_sums(dtype):
         assert metric.compute().item() == pytest.approx(299.0, rel=0.01)
 
 
-def test_a_choice_of_whole_numbers_takes_no_other_number():
+def test_a_choice_of_integers_accepts_no_floats():
     assert converted(1, Literal[1, 2], "file", "key") == 1
     with pytest.raises(ConfigInvalid):
         converted(1.0, Literal[1, 2], "file", "key")
 
 
-def test_files_without_rows_are_no_hindrance_to_those_with_some_and_two_columns_of_a_name_are_told(tmp_path):
+def test_empty_files_are_skipped_and_duplicate_columns_are_rejected(tmp_path):
     table = pa.table({"a": pa.array(range(8)), "b": pa.array([[0.5, 1.5]] * 8)})
     for name, part in (("whole", table), ("empty", table.slice(0, 0))):
         parquet.write_table(part, tmp_path / f"{name}.parquet")

@@ -39,7 +39,7 @@ class Autotuned(Net):
 
 
 @pytest.mark.parametrize("train", [None, Stream(*numbers())], ids=["resident", "streamed"])
-def test_what_a_phase_is_made_ready_with_does_not_count_as_training(train, monkeypatch):
+def test_preparation_of_a_phase_does_not_count_as_training(train, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[-1])
     phases = (Phase(2, frozen=("body",)), Phase(2))

@@ -25,7 +25,7 @@ def measured(monkeypatch, seconds_with, seconds_without):
     monkeypatch.setattr(choice, "_round", lambda *args: seconds_with if uses_onednn() else seconds_without)
 
 
-def test_taken_where_it_is_clearly_faster_and_put_back_at_the_end(monkeypatch):
+def test_onednn_is_switched_off_where_that_is_clearly_faster_and_restored_at_the_end(monkeypatch):
     measured(monkeypatch, 0.02, 0.01)
     seen, said = [], []
     found = fitted(**LONG, say=said.append, callbacks=[lambda record: seen.append(uses_onednn())])
@@ -36,14 +36,14 @@ def test_taken_where_it_is_clearly_faster_and_put_back_at_the_end(monkeypatch):
     assert found[1].last.loss < found[1].epochs[0].loss
 
 
-def test_left_alone_where_it_is_not(monkeypatch):
+def test_onednn_stays_on_where_switching_it_off_gains_little(monkeypatch):
     measured(monkeypatch, 0.01, 0.009)
     found = fitted(**LONG)
     assert found[1].mode == "eager"
     same(outcome(*found), outcome(*fitted(epochs=21)))
 
 
-def test_convolutions_and_short_trainings_are_not_tried(monkeypatch):
+def test_convolutions_and_short_trainings_are_not_measured(monkeypatch):
     measured(monkeypatch, 0.02, 0.01)
     assert fitted(epochs=3, onednn="auto")[1].mode == "eager"
     images, targets = torch.randn(70, 1, 4, 4), numbers()[1]
@@ -52,14 +52,14 @@ def test_convolutions_and_short_trainings_are_not_tried(monkeypatch):
     assert fitted(**LONG, model=model, train=data, valid=data)[1].mode == "eager"
 
 
-def test_as_the_recipe_says():
+def test_the_recipe_can_switch_onednn_off():
     seen = []
     fitted(onednn="off", callbacks=[lambda record: seen.append(uses_onednn())])
     assert seen == [False] * 3
     assert uses_onednn()
 
 
-def test_one_thread_where_it_is_faster_than_all(monkeypatch):
+def test_one_thread_is_among_the_ways_to_try(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     thread_counts = []
     monkeypatch.setattr(torch, "set_num_threads", thread_counts.append)
@@ -74,7 +74,7 @@ def test_one_thread_where_it_is_faster_than_all(monkeypatch):
         recipe(threads=0)
 
 
-def test_a_resumed_run_computes_as_it_did(tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_its_way_of_computing(tmp_path, monkeypatch):
     measured(monkeypatch, 0.02, 0.01)
     fitted(**LONG, checkpoints=Checkpoints(tmp_path))
     monkeypatch.undo()

@@ -65,23 +65,23 @@ def tried(**options):
     return made
 
 
-def test_attributes_and_buffers_count_the_steps_that_trained():
+def test_attributes_and_buffers_count_only_training_steps():
     model = tried(model=Counting).model
     assert (model.calls, float(model.replaced), float(model.written)) == (160, 160, 160)
 
 
-def test_a_state_that_the_optimizer_replaces():
+def test_trial_steps_do_not_count_in_a_replaced_optimizer_state():
     made = tried(optimizer=Replacing)
     assert {float(state["steps"]) for state in made.optimizer.state.values()} == {160}
 
 
-def test_a_state_that_is_first_made_while_trying():
+def test_trial_steps_do_not_count_in_an_optimizer_state_made_during_them():
     made = tried(model=Seldom)
     steps = {name: float(made.optimizer.state[parameter]["step"]) for name, parameter in made.model.named_parameters()}
     assert steps == {"often.weight": 160, "often.bias": 160, "seldom.weight": 20, "seldom.bias": 20}
 
 
-def test_a_buffer_that_is_replaced_is_not_captured(monkeypatch):
+def test_a_model_that_replaces_a_buffer_is_not_captured(monkeypatch):
     class Replaced(Counting):
         def forward(self, inputs):
             if self.training:

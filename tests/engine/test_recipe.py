@@ -46,7 +46,7 @@ from hotlap.engine.errors import BadRecipe
         ({"loss_weights": {"a": float("inf")}}, "loss_weights has 'a': inf; use a dict"),
     ],
 )
-def test_wrong_types_of_a_recipe(values, words):
+def test_rejects_recipe_values_of_the_wrong_type(values, words):
     with pytest.raises(BadRecipe, match=re.escape(words)):
         Recipe(**{"batch_size": 8, **values})
 
@@ -67,12 +67,12 @@ def test_wrong_types_of_a_recipe(values, words):
         (lambda: Checkpoints("runs", best="yes"), "Checkpoints(best='yes'); use True or False"),
     ],
 )
-def test_wrong_types_of_phases_and_checkpoints(make, words):
+def test_rejects_phase_and_checkpoint_values_of_the_wrong_type(make, words):
     with pytest.raises(BadRecipe, match=re.escape(words)):
         make()
 
 
-def test_what_stands_for_a_number_or_a_tuple_becomes_one():
+def test_converts_numpy_numbers_and_lists():
     recipe = Recipe(np.int64(8), clip=np.float32(1.0), phases=[Phase(np.int64(2), frozen=["body"])], ema=None)
     assert (type(recipe.batch_size), type(recipe.clip), recipe.ema) == (int, float, None)
     assert recipe.phases == (Phase(2, frozen=("body",)),)

@@ -44,7 +44,7 @@ def sgd(model, **more):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_a_carried_state_is_right_where_activations_are_computed_again(kind):
+def test_recomputation_keeps_a_carried_state_right(kind):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -65,7 +65,7 @@ def test_a_carried_state_is_right_where_activations_are_computed_again(kind):
     assert found[0] == found[1]
 
 
-def test_a_spectral_norm_is_iterated_once_where_activations_are_computed_again():
+def test_recomputation_iterates_a_spectral_norm_once():
     losses = []
     for again in (False, True):
         model = network()

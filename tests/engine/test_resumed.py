@@ -44,7 +44,7 @@ def sgd(model, **more):
     return torch.optim.SGD(model.parameters(), lr=0.1, **more)
 
 
-def test_a_run_resumed_before_its_last_short_step_computes_as_it_did(tmp_path, monkeypatch):
+def test_a_run_resumed_before_its_short_last_step_computes_as_before(tmp_path, monkeypatch):
     """Threads and oneDNN are chosen by measurement: also what comes before the next whole step is computed so."""
     from hotlap.engine import processor
 
@@ -79,7 +79,7 @@ class StopsAfter(Tensors):
         return super().gather(rows)
 
 
-def test_other_settings_of_the_optimizer_are_told_when_it_is_resumed(tmp_path):
+def test_reports_optimizer_settings_that_differ_from_the_checkpoint(tmp_path):
     model, said = network(), []
     how = {"checkpoints": Checkpoints(tmp_path)}
     trainer(model, sgd(model), **how).fit(FEW, epochs=1)
@@ -96,7 +96,7 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(tmp_path):
     assert "nothing to train: 2 epochs are already trained, and 2 were requested; raise epochs to continue" in said
 
 
-def test_an_error_is_not_hidden_by_a_checkpoint_that_could_not_be_written(tmp_path, monkeypatch):
+def test_a_failed_checkpoint_does_not_hide_the_original_error(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
@@ -109,7 +109,7 @@ def test_an_error_is_not_hidden_by_a_checkpoint_that_could_not_be_written(tmp_pa
     assert any("No space left on device" in line for line in said)
 
 
-def test_an_interrupt_does_not_say_that_a_state_was_kept_that_was_not(tmp_path, monkeypatch):
+def test_an_interrupt_does_not_claim_a_checkpoint_that_was_not_written(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 

@@ -22,7 +22,7 @@ def rates(make, by="step"):
         lambda optimizer, **options: lr_scheduler.CyclicLR(optimizer, 0.001, 0.1, step_size_up=3, **options),
     ],
 )
-def test_cycled_momentum_is_refused_and_the_rates_alone_are_followed(make):
+def test_rejects_cycled_momentum_but_follows_the_rates_alone(make):
     with pytest.raises(BadRecipe, match=r"LR changes momentum.*cycle_momentum=False"):
         rates(make)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.05, momentum=0.9)
@@ -44,7 +44,7 @@ class DecaysWeights(lr_scheduler.LambdaLR):
             self.optimizer.param_groups[0]["weight_decay"] *= 0.5
 
 
-def test_what_changes_later_is_refused_then():
+def test_rejects_a_scheduler_once_it_changes_more_than_the_rate():
     with pytest.raises(BadRecipe, match="DecaysWeights changes weight_decay"):
         rates(lambda optimizer: DecaysWeights(optimizer, lambda step: 1.0)).table(0)
     by_epoch = rates(lambda optimizer: DecaysWeights(optimizer, lambda step: 1.0), by="epoch")
@@ -53,6 +53,6 @@ def test_what_changes_later_is_refused_then():
         by_epoch.epoch_ended(0.0)
 
 
-def test_a_schedule_by_something_else_is_refused():
+def test_rejects_an_unknown_schedule_unit():
     with pytest.raises(BadRecipe, match="by='batch' for a schedule; use one of step, epoch"):
         Cosine(by="batch")

@@ -24,12 +24,12 @@ def by_epoch(schedule, epochs=10):
     return found
 
 
-def test_a_scheduler_of_torch_is_followed_when_its_function_comes_first():
+def test_from_torch_accepts_its_function_by_position():
     found = by_epoch(FromTorch(lambda optimizer: lr_scheduler.StepLR(optimizer, 2, 0.1)), 6)
     assert found == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
 
 
-def test_the_shares_of_steps_may_come_first():
+def test_steps_accepts_its_shares_by_position():
     expected = [1.0] * 3 + [0.1] * 3 + [0.01] * 4
     assert by_epoch(Steps((0.3, 0.6))) == by_epoch(Steps(at=[0.3, 0.6])) == expected
     assert by_epoch(Steps((0.3,), factor=0.5)) == [1.0] * 3 + [0.5] * 7
@@ -37,18 +37,18 @@ def test_the_shares_of_steps_may_come_first():
 
 
 @pytest.mark.parametrize("make", [lambda: Cosine("epoch"), lambda: Linear(0.1), lambda: Steps((0.5,), 0.2), FromTorch])
-def test_other_fields_are_given_by_name(make):
+def test_other_fields_are_keyword_only(make):
     with pytest.raises(TypeError, match="positional argument"):
         make()
 
 
 @pytest.mark.parametrize("make", [lambda: Steps(end=0.1), lambda: FromTorch(lr_scheduler.ConstantLR, end=0.1)])
-def test_an_end_is_refused_where_it_would_be_ignored(make):
+def test_rejects_an_end_that_would_be_ignored(make):
     with pytest.raises(TypeError, match="unexpected keyword argument 'end'"):
         make()
 
 
-def test_a_schedule_of_ones_own_has_its_own_fields_first():
+def test_a_custom_schedule_takes_its_own_fields_first():
     @dataclass(frozen=True)
     class Power(Schedule):
         exponent: float = 2.0
@@ -78,7 +78,7 @@ def test_a_schedule_of_ones_own_has_its_own_fields_first():
         (lambda: Steps(by="batch"), "by='batch' for a schedule; use one of step, epoch"),
     ],
 )
-def test_a_value_that_cannot_be_followed_is_refused_when_the_schedule_is_made(make, message):
+def test_rejects_a_bad_value_when_the_schedule_is_made(make, message):
     with pytest.raises(BadRecipe, match=message):
         make()
 
@@ -101,14 +101,14 @@ OTHER = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         ),
     ],
 )
-def test_what_is_no_scheduler_to_follow_is_refused_before_the_training(schedule, message):
+def test_rejects_an_unusable_scheduler_before_training(schedule, message):
     seen = []
     with pytest.raises(BadRecipe, match=message):
         fitted(schedule=schedule, callbacks=[seen.append])
     assert not seen
 
 
-def test_schedulers_made_of_others_are_followed():
+def test_composed_schedulers_are_followed():
     def warmed(optimizer):
         first, then = lr_scheduler.LinearLR(optimizer, 0.5, total_iters=2), lr_scheduler.ExponentialLR(optimizer, 0.5)
         return lr_scheduler.SequentialLR(optimizer, [first, then], [2])

@@ -49,7 +49,7 @@ def by_hand(epochs=3, batch_size=16, clip=None, drop_last=False):
 
 @pytest.mark.parametrize("options", [{}, {"clip": 0.5}, {"drop_last": True}])
 @pytest.mark.parametrize("source", [Rows, Stream])
-def test_trains_to_the_bit_as_a_plain_loop_does(options, source):
+def test_trains_bit_for_bit_like_a_plain_loop(options, source):
     model, losses = by_hand(**options)
     made, history = fitted(train=source(*numbers()), **options)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), made.model.parameters(), strict=True))
@@ -58,7 +58,7 @@ def test_trains_to_the_bit_as_a_plain_loop_does(options, source):
 
 
 @pytest.mark.parametrize("source", [Rows, Stream])
-def test_accumulated_batches_are_one_large_batch_the_short_last_one_included(source):
+def test_accumulated_batches_equal_one_large_batch_even_the_short_last_one(source):
     """70 rows: one window of 4 × 16, then one of a single batch of 6; and 3 × 16 + (16 + 6)."""
     plain = {"model": lambda: nn.Linear(6, 1), "optimizer": torch.optim.SGD}
     for accumulate in (4, 3):
@@ -70,7 +70,7 @@ def test_accumulated_batches_are_one_large_batch_the_short_last_one_included(sou
         assert history.last.loss == pytest.approx(other.last.loss, rel=1e-5)
 
 
-def test_several_losses_are_weighted_and_told_by_name():
+def test_several_losses_are_weighted_and_reported_by_name():
     def losses(outputs, targets):
         error = outputs - targets
         return {"square": error.square().mean(), "absolute": error.abs().mean()}
@@ -84,7 +84,7 @@ def test_several_losses_are_weighted_and_told_by_name():
         fitted(loss=losses, loss_weights={"other": 1.0})
 
 
-def test_a_step_of_the_users_own_stands_for_model_and_loss():
+def test_a_custom_step_replaces_model_and_loss():
     def step(model, batch):
         inputs, targets = batch
         return (model(inputs) - targets).square().mean()
@@ -92,7 +92,7 @@ def test_a_step_of_the_users_own_stands_for_model_and_loss():
     same(outcome(*fitted(loss=None, step=step)), outcome(*fitted(loss=lambda o, t: (o - t).square().mean())))
 
 
-def test_several_inputs():
+def test_trains_a_model_with_several_inputs():
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
@@ -124,7 +124,7 @@ def test_frozen_parameters_stay_and_may_train_again_in_the_next_phase():
 
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_running_statistics_of_what_is_frozen(keeps, checkpointing):
+def test_running_statistics_of_frozen_modules_move_unless_they_are_frozen_too(keeps, checkpointing):
     seen = []
 
     def look(record):
@@ -144,7 +144,7 @@ def test_running_statistics_of_what_is_frozen(keeps, checkpointing):
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_frozen_statistics_are_what_a_part_in_evaluation_mode_does(graph, monkeypatch):
+def test_frozen_statistics_equal_a_module_in_evaluation_mode(graph, monkeypatch):
     """Dropout beside the norm goes on as it was."""
 
     def set_by_hand():
@@ -161,7 +161,7 @@ def test_frozen_statistics_are_what_a_part_in_evaluation_mode_does(graph, monkey
     same(outcome(made, history), outcome(*expected))
 
 
-def test_a_norm_that_was_kept_in_evaluation_mode_stays_so_in_every_phase():
+def test_a_norm_in_evaluation_mode_stays_in_it_in_every_phase():
     made = trainer(phases=(Phase(1, frozen=("body.",), frozen_statistics=True), Phase(1)))
     made.model.body[1].eval()
     made.fit(Rows(*numbers()))
@@ -213,7 +213,7 @@ def test_stops_early_and_knows_the_best():
         fitted(monitor="nothing")
 
 
-def test_averaged_weights_are_what_is_evaluated():
+def test_evaluates_the_averaged_weights():
     made, history = fitted(ema=0.9, model=lambda: nn.Linear(6, 1))
     averaged = nn.Linear(6, 1)
     weights = []
@@ -232,7 +232,7 @@ def test_averaged_weights_are_what_is_evaluated():
     assert torch.equal(made.model.weight, plain.weight)
 
 
-def test_metrics_of_the_training_itself():
+def test_train_metrics_are_computed_during_training():
     _, history = fitted(train_metrics={"error": Mean(lambda o, t: (o - t).square().mean())})
     assert history.last.train_scores["error"] == pytest.approx(history.last.loss, rel=1e-5)
 
@@ -246,7 +246,7 @@ def test_recomputed_blocks_train_the_same_with_the_same_random_numbers():
         fitted(activation_checkpointing=("tail",))
 
 
-def test_compiled_when_asked_for(monkeypatch):
+def test_compiles_the_step_when_requested(monkeypatch):
     """The compiler itself is torch's; here it hands the function back."""
     dynamic_flags = []
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: dynamic_flags.append(dynamic) or function)
@@ -256,7 +256,7 @@ def test_compiled_when_asked_for(monkeypatch):
     assert said[0].startswith("step: compiled")
 
 
-def test_half_precision_computes_losses_in_full():
+def test_losses_are_computed_in_float32_under_half_precision():
     kinds = []
 
     def loss(outputs, targets):
@@ -268,7 +268,7 @@ def test_half_precision_computes_losses_in_full():
     assert history.epochs[-1].loss < history.epochs[0].loss
 
 
-def test_channels_last():
+def test_channels_last_converts_weights_and_inputs():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(32, 1))
     layouts = []
     model[0].register_forward_pre_hook(
@@ -298,7 +298,7 @@ def test_channels_last():
         (BadRecipe, {"loss": lambda outputs, targets: 1.0}, "return a tensor or a dict"),
     ],
 )
-def test_refused_with_one_clear_line(error, options, words):
+def test_rejects_bad_input_in_one_clear_line(error, options, words):
     with pytest.raises(error, match=words) as caught:
         fitted(**options)
     assert "\n" not in str(caught.value)
@@ -311,12 +311,12 @@ def test_refused_with_one_clear_line(error, options, words):
         {"warmup": -1}, {"patience": 0}, {"log_every": 0}, {"evaluation_batch": 0},
     ],
 )  # fmt: skip
-def test_wrong_values_of_a_recipe(values):
+def test_rejects_recipe_values_out_of_range(values):
     with pytest.raises(BadRecipe):
         Recipe(**{"batch_size": 8, **values})
 
 
-def test_no_gpu_and_other_devices(monkeypatch):
+def test_rejects_a_missing_gpu_and_unsupported_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(NoDevice, match='use device="cpu" or "auto"'):
         trainer(device="cuda")
@@ -327,7 +327,7 @@ def test_no_gpu_and_other_devices(monkeypatch):
 
 
 @pytest.mark.parametrize("log_every", [200, 2])
-def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(log_every):
+def test_a_nan_loss_stops_the_training_and_names_the_step(log_every):
     inputs, targets = numbers()
     order = epoch_order(70, 0, 1, torch.device("cpu"))
     targets = targets.clone()
@@ -344,7 +344,7 @@ def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(log_ever
     assert history.last.loss != history.last.loss
 
 
-def test_an_error_of_the_data_comes_through_and_nothing_is_left_behind():
+def test_a_data_error_propagates_and_leaves_nothing_behind():
     def fail(number, batch):
         if number == 2:
             raise OSError("row 40 cannot be read")
@@ -356,7 +356,7 @@ def test_an_error_of_the_data_comes_through_and_nothing_is_left_behind():
     made.fit(Rows(*numbers()), epochs=1)
 
 
-def test_sparse_gradients_are_trained_as_they_are():
+def test_trains_with_sparse_gradients():
     model = nn.Sequential(nn.Embedding(10, 1, sparse=True), nn.Flatten(1))
     rows = torch.arange(70)[:, None] % 10
     data = Rows(rows, rows.float())
@@ -365,13 +365,13 @@ def test_sparse_gradients_are_trained_as_they_are():
     assert history.last.loss < 0.5 * history.epochs[0].loss
 
 
-def test_a_loss_whose_names_change_is_refused():
+def test_rejects_a_loss_whose_names_change():
     names = iter(["a"] * 3 + ["b"] * 99)
     with pytest.raises(BadRecipe, match="the loss returned loss, b, but loss, a before"):
         fitted(loss=lambda outputs, targets: {next(names): (outputs - targets).square().mean()})
 
 
-def test_the_next_order_is_drawn_before_the_losses_are_waited_for(monkeypatch):
+def test_the_next_order_is_drawn_before_waiting_for_the_losses(monkeypatch):
     seen, draw, read = [], steps.epoch_order, Looks.all
     monkeypatch.setattr(
         steps, "epoch_order", lambda rows, seed, epoch, *rest: seen.append(epoch) or draw(rows, seed, epoch, *rest)

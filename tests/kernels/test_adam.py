@@ -85,17 +85,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
-def test_a_step_is_that_of_torch(make):
+def test_a_step_matches_torch(make):
     near(*pair(make))
 
 
 @pytest.mark.parametrize("clip", [1e-3, 1.0, 1e6])
 @pytest.mark.parametrize("name", ["plain", "groups"])
-def test_gradients_are_clipped_by_the_norm_of_all(name, clip):
+def test_gradients_are_clipped_by_their_total_norm(name, clip):
     near(*pair(CASES[name], clip=clip))
 
 
-def test_a_norm_that_is_no_number_spoils_all_as_with_torch():
+def test_a_nan_norm_makes_every_weight_nan_as_in_torch():
     made = parameters(((3,), (2,)))
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)
@@ -104,17 +104,17 @@ def test_a_norm_that_is_no_number_spoils_all_as_with_torch():
     assert all(parameter.isnan().all() for parameter in made)
 
 
-def test_more_tensors_than_a_launch_takes(monkeypatch):
+def test_accepts_more_tensors_than_fit_in_one_launch(monkeypatch):
     monkeypatch.setattr(adam, "PARTS", 4)
     near(*pair(Adam, sizes=[5] * (adam.TENSORS + 3), clip=0.5))
 
 
-def test_more_chunks_than_are_wanted_become_larger_ones(monkeypatch):
+def test_chunks_grow_when_there_would_be_too_many(monkeypatch):
     monkeypatch.setattr(adam, "CHUNKS", 2)
     near(*pair(Adam, sizes=[9000, 7, 4096], clip=0.5))
 
 
-def test_what_is_not_trained_is_left_alone():
+def test_parameters_without_gradients_are_left_alone():
     made = parameters()
     optimizer = Adam(made)
     trained(made, optimizer, 3, by_us=True)
@@ -128,7 +128,7 @@ def test_what_is_not_trained_is_left_alone():
     assert [int(optimizer.state[parameter]["step"]) for parameter in made] == [3, 4, 3, 3, 3]
 
 
-def test_the_second_time_the_same_bits():
+def test_repeated_runs_give_the_same_bits():
     """The order of all sums is fixed."""
     first, second = (pair(Adam, clip=0.1)[1] for _ in range(2))
     for parameter, again in zip(first[0], second[0], strict=True):
@@ -146,7 +146,7 @@ def test_a_view_into_a_larger_tensor_need_not_be_aligned():
     assert torch.allclose(*outcomes, rtol=2e-6, atol=2e-7)
 
 
-def test_weights_in_another_order_of_dimensions():
+def test_updates_weights_in_another_memory_layout():
     both = []
     for by_us in (False, True):
         torch.manual_seed(1)
@@ -157,7 +157,7 @@ def test_weights_in_another_order_of_dimensions():
     near(*both)
 
 
-def test_a_gradient_in_another_order_is_left_to_torch():
+def test_a_gradient_in_another_layout_is_left_to_torch():
     made = parameters(((3, 4),))
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)
@@ -167,7 +167,7 @@ def test_a_gradient_in_another_order_is_left_to_torch():
     assert torch.equal(made[0], before)
 
 
-def test_without_a_state_nothing_is_done():
+def test_without_an_optimizer_state_nothing_is_done():
     made = parameters()
     for parameter in made:
         parameter.grad = torch.ones_like(parameter)
@@ -198,7 +198,7 @@ def test_other_optimizers_are_left_to_torch(make):
     assert adam.one_launch(make(parameters()), None, torch.device("cuda", 0)) is None
 
 
-def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
+def test_a_missing_compiler_is_reported_once(monkeypatch, caplog):
     def none(*given):
         raise NoCompiler("there is none")
 
@@ -219,7 +219,7 @@ def removed(handle):
         handle.remove()
 
 
-def test_who_watches_all_optimizers_sees_it():
+def test_global_optimizer_hooks_see_the_step():
     made = parameters()
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)
@@ -240,12 +240,12 @@ def other_layout(optimizer, *given):
 
 
 @pytest.mark.parametrize("hook", [other_gradients, other_layout])
-def test_gradients_that_a_hook_of_all_optimizers_replaces_are_the_ones(hook):
+def test_uses_the_gradients_that_a_global_hook_replaces(hook):
     with removed(register_optimizer_step_pre_hook(hook)):
         near(*pair(Adam, sizes=[(3, 4), (5, 2)]))
 
 
-def test_clipping_is_before_such_hooks_and_so_left_to_torch():
+def test_clipping_under_a_global_hook_is_left_to_torch():
     made = parameters()
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)
@@ -253,7 +253,7 @@ def test_clipping_is_before_such_hooks_and_so_left_to_torch():
         assert not adam.OneLaunch(optimizer, 1.0, torch.device("cpu")).step()
 
 
-def test_what_changes_later_is_noticed():
+def test_notices_later_changes_of_the_optimizer():
     made = parameters()
     optimizer = Adam(made)
     trained(made, optimizer, 2, by_us=True)

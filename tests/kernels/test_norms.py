@@ -71,7 +71,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("shape", "dtype", "activation"), CASES)
-def test_outputs_gradients_and_statistics_are_those_of_torch(shape, dtype, activation):
+def test_outputs_gradients_and_statistics_match_torch(shape, dtype, activation):
     x, channels, error = made(shape, dtype).requires_grad_(), shape[1], ERRORS[dtype]
     weight, bias = nn.Parameter(torch.rand(channels) + 0.5), nn.Parameter(torch.randn(channels))
     statistics = statistics_of(channels)
@@ -92,7 +92,7 @@ def test_outputs_gradients_and_statistics_are_those_of_torch(shape, dtype, activ
     near(bias.grad, wide[2].grad, 1e-5)
 
 
-def test_a_mean_far_from_zero_costs_no_digits():
+def test_a_mean_far_from_zero_loses_no_precision():
     x = (torch.randn(4, 8, 13, 17) * 0.01 + 100).to(memory_format=torch.channels_last)
     x[0, :, 0, 0] = 60  # a corner unlike all else, and the first value of all
     statistics = statistics_of(8)
@@ -101,14 +101,14 @@ def test_a_mean_far_from_zero_costs_no_digits():
     near(statistics.variance, running[1], 1e-5)
 
 
-def test_nothing_is_kept_where_the_layer_keeps_nothing():
+def test_works_without_running_statistics():
     x = made((2, 8, 4, 4), torch.float32)
     wanted, *_ = reference(x, None, None, Statistics(None, None, None, 0.0), "relu")
     near(ours(x, None, None, Statistics(None, None, None, 0.0), "relu"), wanted, 2e-6)
 
 
 @pytest.mark.parametrize("needs", [(True, False), (False, True)])
-def test_only_what_is_asked_for_is_derived(needs):
+def test_only_the_requested_gradients_are_computed(needs):
     x, weight = made((2, 8, 4, 4), torch.float32).requires_grad_(needs[0]), torch.ones(8, requires_grad=needs[1])
     wanted, wide, _ = reference(x, weight, None, statistics_of(8), "silu")
     ours(x, weight, None, statistics_of(8), "silu").square().sum().backward()
@@ -120,7 +120,7 @@ def test_only_what_is_asked_for_is_derived(needs):
             assert tensor.grad is None
 
 
-def test_gradients_come_in_any_layout():
+def test_accepts_gradients_in_any_layout():
     x = made((2, 16, 4, 5), torch.bfloat16).requires_grad_()
     y = ours(x, None, None, statistics_of(16), "relu")
     (first,) = torch.autograd.grad(y, x, torch.ones(1, dtype=x.dtype).expand(2, 16, 4, 5), retain_graph=True)
@@ -128,7 +128,7 @@ def test_gradients_come_in_any_layout():
     assert torch.equal(first, second)
 
 
-def test_hooks_may_keep_the_inputs_in_another_layout():
+def test_saved_tensor_hooks_may_change_the_layout_of_inputs():
     """As torch.autograd.graph.save_on_cpu(pin_memory=True) does."""
     x, weight = made((2, 16, 4, 5), torch.float32).requires_grad_(), torch.ones(16, requires_grad=True)
     found = []
@@ -139,7 +139,7 @@ def test_hooks_may_keep_the_inputs_in_another_layout():
     assert all(torch.equal(gradient, expected) for gradient, expected in zip(*found, strict=True))
 
 
-def test_gradients_may_begin_anywhere_in_memory():
+def test_gradients_need_not_be_aligned():
     x = made((2, 8, 4, 4), torch.float32).requires_grad_()
     y = ours(x, None, None, statistics_of(8), "relu")
     g = torch.randn(y.numel() + 1)[1:].view(2, 4, 4, 8).permute(0, 3, 1, 2)
@@ -159,7 +159,7 @@ def test_a_bias_may_change_before_the_backward():
     assert torch.equal(bias.grad, torch.full((8,), 32.0))
 
 
-def test_gradients_can_be_derived_once_more():
+def test_second_derivatives_match_torch():
     x, weight = made((2, 8, 4, 4), torch.float32).requires_grad_(), torch.ones(8, requires_grad=True)
     wanted, wide, _ = reference(x, weight, None, statistics_of(8), "silu")
     y = ours(x, weight, None, statistics_of(8), "silu")
@@ -170,7 +170,7 @@ def test_gradients_can_be_derived_once_more():
     near(weight.grad, wide[1].grad, 1e-4)
 
 
-def test_twice_the_same_gives_the_same_bits():
+def test_repeated_runs_give_the_same_bits():
     x, g = made((3, 24, 15, 9), torch.bfloat16).requires_grad_(), made((3, 24, 15, 9), torch.bfloat16, seed=1)
     both = []
     for _ in range(2):
@@ -212,7 +212,7 @@ class Twice(Block):
         return self.act(self.norm(self.conv(x))) + self.act(self.conv(x))
 
 
-def test_on_a_cpu_it_is_torch():
+def test_on_a_cpu_the_layer_is_torchs():
     torch.manual_seed(0)
     theirs, x = nn.Sequential(nn.BatchNorm2d(8), nn.SiLU()), made((2, 8, 4, 4), torch.float32)
     mine = BatchNorm2d(8, activation="silu")
@@ -237,7 +237,7 @@ def test_on_a_cpu_it_is_torch():
     ],
     ids=["silu", "relu", "gelu", "residual", "twice", "sequential"],
 )
-def test_pairs_are_made_one_layer_and_compute_the_same(model, fused):
+def test_fused_pairs_compute_the_same(model, fused):
     if isinstance(model, nn.Sequential):
         model = model[:3]
     plain, x = copy.deepcopy(model), torch.randn(2, 3, 6, 6)
@@ -266,7 +266,7 @@ class Tapped(nn.Module):
         return [*found, self.layers(x), self.block(x), self.block.norm(self.block.conv(x)), self.block.act(x)]
 
 
-def test_who_runs_the_layers_one_by_one_gets_what_each_makes():
+def test_running_fused_layers_one_by_one_gives_each_layers_output():
     model = Tapped()
     plain, x = copy.deepcopy(model), torch.randn(2, 3, 6, 6)
     assert fuse_norms(model) == 2
@@ -277,7 +277,7 @@ def test_who_runs_the_layers_one_by_one_gets_what_each_makes():
     assert all(torch.equal(output, expected) for output, expected in zip(again(x), model(x), strict=True))
 
 
-def test_a_forward_leaves_no_trace_for_which_a_step_would_not_be_captured():
+def test_a_forward_leaves_no_trace_that_would_prevent_capture():
     model = Tapped()
     fuse_norms(model)
     traces = HostTraces(model, torch.device("cpu"))
@@ -308,7 +308,7 @@ def test_a_step_of_a_fused_model_is_captured(monkeypatch):
         torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_forward_that_fails_leaves_nothing_switched():
+def test_a_failed_forward_leaves_no_layer_switched():
     model = Block()
     fuse_norms(model)
     with pytest.raises(RuntimeError):
@@ -319,7 +319,7 @@ def test_a_forward_that_fails_leaves_nothing_switched():
 
 
 @pytest.mark.parametrize("change", ["act", "norm", "del"])
-def test_what_is_replaced_later_does_its_own_part_only(change):
+def test_a_layer_replaced_after_fusing_does_only_its_own_part(change):
     model = Block().eval()
     plain, x = copy.deepcopy(model), torch.randn(2, 3, 6, 6)
     fuse_norms(model)
@@ -336,7 +336,7 @@ class Overridden(Block):
         return getattr(self, "norm")(self.conv(x))  # noqa: B009
 
 
-def test_the_forward_that_runs_is_read():
+def test_fusing_looks_at_the_forward_that_actually_runs():
     model, plain = Overridden(), Block()
     assert fuse_norms(model) == 0
     plain.forward = lambda x: plain.norm(plain.conv(x))
@@ -350,7 +350,7 @@ def test_a_fused_model_can_be_compiled():
     assert torch.allclose(torch.compile(model, backend="eager", fullgraph=True)(x), plain(x), atol=1e-6)
 
 
-def test_the_parameters_are_the_same_tensors():
+def test_fusing_keeps_the_parameter_tensors():
     model = Block()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = model.norm.weight
@@ -384,7 +384,7 @@ def test_a_watched_or_shared_layer_is_left_alone():
         ({}, None),
     ],
 )
-def test_what_the_kernels_cannot_do_is_left_to_torch(change, why):
+def test_unsupported_inputs_are_left_to_torch(change, why):
     x = change.get("x", made((2, 8, 4, 4), torch.float32))
     norm = nn.BatchNorm2d(x.shape[1], momentum=change.get("momentum", 0.1)).to(change.get("dtype", torch.float32))
     norm.weight, norm.num_batches_tracked = change.get("weight", norm.weight), change.get("tracked", torch.tensor(0))

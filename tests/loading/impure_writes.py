@@ -1,4 +1,4 @@
-"""Datasets that write into objects outliving the call, in ever less obvious ways, and branches that only seem decided."""
+"""Datasets that write into objects outliving the call, in less and less obvious ways, and branches that look fixed."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def two_optimizers(losses: list[float], steps: int) -> None:
 
 @pytest.mark.parametrize(("program", "samples"), [(plain, 42 / 11), (without_loader, 7), (two_optimizers, 5)])
 @pytest.mark.parametrize("detail", [1.0, 0.3, 0.0])
-def test_steps_samples_and_losses_do_not_depend_on_how_many_steps_are_looked_into(agent, program, samples, detail):
+def test_steps_samples_and_losses_do_not_depend_on_how_many_steps_are_sampled(agent, program, samples, detail):
     agent.sampled_seams.detail = detail
     losses: list[float] = []
     program(losses, 3 + STEPS + 3)
@@ -94,7 +94,7 @@ def test_steps_samples_and_losses_do_not_depend_on_how_many_steps_are_looked_int
 
 
 @pytest.mark.parametrize("detail", [1.0, 0.3])
-def test_the_phases_of_steps_not_looked_into_follow_from_the_others(agent, detail):
+def test_the_phases_of_unsampled_steps_follow_from_the_sampled_ones(agent, detail):
     agent.sampled_seams.detail = detail
     plain([], 3 + STEPS + 3)
     agent.process_ends()
@@ -122,7 +122,7 @@ def from_grad(loss, model):
 
 
 @pytest.mark.parametrize("gradients", [from_backward, from_grad])
-def test_where_no_optimizer_is_made_each_backward_is_a_step(agent, gradients):
+def test_without_an_optimizer_each_backward_is_a_step(agent, gradients):
     torch.manual_seed(0)
     model, losses = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)), []
     by_hand(model, losses, gradients)
@@ -133,7 +133,7 @@ def test_where_no_optimizer_is_made_each_backward_is_a_step(agent, gradients):
     assert seen.shares[FORWARD] > 0 < seen.shares[BACKWARD]
 
 
-def test_an_optimizer_made_later_makes_the_steps_from_then_on(agent):
+def test_an_optimizer_made_later_defines_the_steps_from_then_on(agent):
     torch.manual_seed(0)
     model, losses = nn.Linear(4, 1), []
     for _ in range(6):

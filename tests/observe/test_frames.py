@@ -39,11 +39,11 @@ SITE = "/env/lib/python3.11/site-packages"
         (str(Path(frames.__file__)), LIBRARY),
     ],
 )
-def test_whose_file_it_is(filename, kind):
+def test_a_file_is_the_users_or_a_librarys(filename, kind):
     assert kind_of(filename) == kind
 
 
-def test_a_project_whose_environment_lies_inside_is_still_the_users():
+def test_a_project_that_contains_its_environment_is_still_the_users():
     assert kind_of("/home/ann/project/.venv/lib/python3.11/site-packages/torch/nn/linear.py") == LIBRARY
     assert kind_of("/home/ann/project/model.py") == USER
 
@@ -64,14 +64,14 @@ def called_from(*files: str) -> FrameType:
     return calls[0](calls[1:])
 
 
-def test_the_innermost_frame_of_the_users_is_blamed():
+def test_the_innermost_user_frame_is_blamed():
     frame = called_from("/p/train.py", "/p/model.py", f"{SITE}/torch/a.py", f"{SITE}/torch/b.py")
     found = user_frame(frame)
     assert found is not None
     assert found.f_code.co_filename == "/p/model.py"
 
 
-def test_a_users_frame_wins_over_an_installed_one_further_in():
+def test_a_user_frame_wins_over_an_installed_frame_further_in():
     found = user_frame(called_from("/p/train.py", f"{SITE}/annas_trainer/loop.py", f"{SITE}/torch/a.py"))
     assert found is not None
     assert found.f_code.co_filename == "/p/train.py"
@@ -95,7 +95,7 @@ def test_a_program_installed_as_a_whole_is_blamed_on_its_innermost_frame(monkeyp
     assert found.f_code.co_filename == f"{SITE}/annas_trainer/loop.py"
 
 
-def test_with_libraries_only_the_outermost_frame_is_all_there_is(monkeypatch):
+def test_with_library_frames_only_the_outermost_is_blamed(monkeypatch):
     frame = called_from(f"{SITE}/torch/a.py", f"{SITE}/torch/b.py")
     without_pytest(frame, monkeypatch)
     found = user_frame(frame)
@@ -103,7 +103,7 @@ def test_with_libraries_only_the_outermost_frame_is_all_there_is(monkeypatch):
     assert found.f_back is None
 
 
-def test_no_frame_no_blame():
+def test_without_a_frame_nothing_is_blamed():
     assert user_frame(None) is None
 
 
@@ -127,12 +127,12 @@ def test_a_decorated_function_is_found_where_it_was_written():
     assert place.function == "written_here"
 
 
-def test_what_is_not_written_in_python_has_no_place():
+def test_a_function_not_written_in_python_has_no_place():
     assert place_of_function(torch.Tensor.item) is None
     assert place_of_function(None) is None
 
 
-def test_a_library_frame_is_named_from_its_package_on():
+def test_a_library_frame_is_named_by_its_path_from_the_package():
     frame = called_from(f"{SITE}/lightning/pytorch/loops/fit.py")
     assert short_library_place(frame) == "lightning/pytorch/loops/fit.py:3"
     assert short_library_place(called_from("/usr/lib/python3.11/json/decoder.py")) == "decoder.py:3"

@@ -35,7 +35,7 @@ def values(losses: Losses) -> tuple[float, ...]:
     return losses.values(may_wait=False)
 
 
-def test_a_plain_loop(losses):
+def test_a_plain_loop_has_one_loss_per_step(losses):
     for value in (3.0, 2.0, 1.0):
         backward(losses, tensor(value))
         end_step(losses)
@@ -71,7 +71,7 @@ def test_a_backward_after_the_last_optimizer_step_belongs_to_the_next(losses):
     assert values(losses) == (1.0, 2.0)
 
 
-def test_a_scaled_loss_is_taken_as_it_was_before_scaling(losses):
+def test_a_scaled_loss_is_recorded_as_it_was_before_scaling(losses):
     loss = tensor(0.25)
     scaled = loss * 65536
     losses.scaled(None, (loss,), {}, scaled)
@@ -109,27 +109,27 @@ def test_only_the_first_evaluation_of_lbfgs_counts(losses):
     assert losses.backwards == 3
 
 
-def test_a_gradient_of_many_values_is_no_loss(losses):
+def test_a_root_of_many_values_is_not_a_loss(losses):
     backward(losses, torch.ones(3, requires_grad=True) * 2)
     end_step(losses)
     assert values(losses) == ()
     assert not losses.seen
 
 
-def test_a_loss_of_one_value_in_any_shape_and_dtype_is_one(losses):
+def test_a_single_value_of_any_shape_and_dtype_is_a_loss(losses):
     backward(losses, tensor(1.5).reshape(1, 1).to(torch.bfloat16))
     end_step(losses)
     assert values(losses) == (1.5,)
 
 
-def test_a_loss_that_is_not_a_number_is_kept_as_such(losses):
+def test_a_loss_of_nan_is_recorded_as_nan(losses):
     backward(losses, tensor(float("nan")))
     end_step(losses)
     (value,) = values(losses)
     assert math.isnan(value)
 
 
-def test_a_later_change_in_place_does_not_reach_a_loss_already_taken(losses):
+def test_a_later_change_in_place_does_not_alter_a_recorded_loss(losses):
     loss = tensor(1.0)
     backward(losses, loss)
     with torch.no_grad():
@@ -138,7 +138,7 @@ def test_a_later_change_in_place_does_not_reach_a_loss_already_taken(losses):
     assert values(losses) == (1.0,)
 
 
-def test_one_step_without_a_loss_makes_the_series_untold(losses):
+def test_one_step_without_a_loss_discards_the_series(losses):
     """A series with holes would be compared step by step with another one."""
     backward(losses, tensor(1.0))
     end_step(losses)
@@ -146,7 +146,7 @@ def test_one_step_without_a_loss_makes_the_series_untold(losses):
     assert values(losses) == ()
 
 
-def test_after_the_window_backwards_are_counted_but_nothing_is_kept(losses):
+def test_after_the_window_backwards_are_counted_but_losses_are_not_recorded(losses):
     backward(losses, tensor(1.0))
     end_step(losses)
     losses.keeping = False
@@ -156,7 +156,7 @@ def test_after_the_window_backwards_are_counted_but_nothing_is_kept(losses):
     assert losses.backwards == 2
 
 
-def test_roots_that_are_not_ours_to_read_are_left_alone(losses):
+def test_iterators_and_tensor_subclasses_are_not_read(losses):
     """An iterator would be empty when torch comes to it; a subclass may do anything when asked for its value."""
     roots = iter([tensor(1.0)])
     losses.add(losses.note(None, (roots,), {}))

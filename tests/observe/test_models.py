@@ -54,7 +54,7 @@ def test_the_outermost_owner_of_the_parameters_is_the_root(roots):
     assert roots.seen
 
 
-def test_another_model_that_is_not_trained_is_no_root(roots):
+def test_a_model_that_is_not_trained_is_not_the_root(roots):
     net, teacher = Net(), Net()
     roots.search(net.parameters())
     teacher(images())
@@ -63,7 +63,7 @@ def test_another_model_that_is_not_trained_is_no_root(roots):
     assert roots.seen
 
 
-def test_an_owner_that_is_never_called_gives_way_to_its_children(roots):
+def test_an_owner_that_is_never_called_is_replaced_by_its_children(roots):
     holder = Holder()
     roots.search(holder.parameters())
     holder.net(images())
@@ -103,7 +103,7 @@ def test_a_model_is_described_in_the_users_words():
     assert record.place.function.endswith("Net.forward")
 
 
-def test_memory_format_is_told_by_the_weights_of_convolutions():
+def test_the_memory_format_follows_from_the_weights_of_convolutions():
     assert describe(Net()).memory_format == "contiguous"
     assert describe(Net().to(memory_format=torch.channels_last)).memory_format == "channels_last"
     assert describe(nn.Linear(2, 2)).memory_format == "none"
@@ -121,7 +121,7 @@ def test_a_compiled_model_is_described_as_what_was_compiled():
     assert describe(inner).compiled
 
 
-def test_a_model_without_parameters():
+def test_a_model_without_parameters_is_described():
     record = describe(nn.ReLU())
     assert (record.parameters, record.device, record.memory_format) == (0, "cpu", "none")
 

@@ -21,12 +21,12 @@ def steps_of(sampling: StepSampling):
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
-def test_as_many_steps_are_looked_into_as_asked(share):
+def test_the_requested_share_of_steps_is_sampled(share):
     looked = list(islice(steps_of(StepSampling(share)), 20_000))
     assert sum(looked) / len(looked) == pytest.approx(share, rel=0.1)
 
 
-def test_the_choice_has_no_rhythm():
+def test_the_sampled_steps_follow_no_rhythm():
     """A program that stalls every second batch must not always be looked into when it does not stall."""
     looked = list(islice(steps_of(StepSampling(0.3)), 40_000))
     for period in (2, 3, 4, 8):
@@ -35,7 +35,7 @@ def test_the_choice_has_no_rhythm():
             assert sum(part) / len(part) == pytest.approx(0.3, rel=0.1)
 
 
-def test_all_or_none_never_switches():
+def test_a_share_of_all_or_none_never_switches():
     for share in (0.0, 1.0):
         sampling = StepSampling(share)
         assert sampling.detailed == bool(share)
@@ -51,11 +51,11 @@ def test_the_programs_random_numbers_are_left_alone():
     assert random.random() == expected
 
 
-def test_long_steps_are_all_looked_into():
+def test_long_steps_are_all_sampled():
     assert share_of_steps(1.01 * SECONDS_OF_DETAIL / ALLOWED, planned_steps=10_000) == 1.0
 
 
-def test_a_short_window_is_looked_into_whole():
+def test_every_step_of_a_short_window_is_sampled():
     assert share_of_steps(0.001, planned_steps=FEWEST) == 1.0
     assert share_of_steps(0.001, planned_steps=FEWEST // 2) == 1.0
 
@@ -90,7 +90,7 @@ def played(detailed: bool, clock: Clock, start: int) -> int:
     return start + 100
 
 
-def test_steps_not_looked_into_are_taken_to_be_like_the_others():
+def test_unsampled_steps_are_assumed_to_be_like_the_sampled_ones():
     clock = Clock(0)
     now = 0
     for detailed in (True, False, False, False):
@@ -99,7 +99,7 @@ def test_steps_not_looked_into_are_taken_to_be_like_the_others():
     assert spent == pytest.approx({DATA: 80, COPY: 40, FORWARD: 80, BACKWARD: 160, REST: 40})
 
 
-def test_a_long_wait_for_data_counts_in_full_though_nobody_looked():
+def test_a_long_wait_for_data_in_an_unsampled_step_counts_in_full():
     clock = Clock(0)
     now = played(True, clock, 0)
     clock.look(False, now)
@@ -110,7 +110,7 @@ def test_a_long_wait_for_data_counts_in_full_though_nobody_looked():
     assert spent[FORWARD] == 20
 
 
-def test_evaluation_and_garbage_are_told_whether_looked_into_or_not():
+def test_evaluation_and_garbage_are_counted_in_unsampled_steps_too():
     clock = Clock(0)
     now = played(True, clock, 0)
     clock.look(False, now)
@@ -123,7 +123,7 @@ def test_evaluation_and_garbage_are_told_whether_looked_into_or_not():
     assert spent[EVALUATION] == 43
 
 
-def test_time_of_which_nothing_was_seen_is_rest_and_data():
+def test_without_a_sampled_step_all_time_is_data_or_rest():
     clock = Clock(0)
     played(False, clock, 0)
     assert by_name(spread(clock.totals, clock.fed, clock.unseen)) == {DATA: 30, REST: 70}

@@ -102,7 +102,7 @@ def test_each_part_of_a_step_is_its_phase(reader):
     assert dict(zip(PHASES, boundary.totals, strict=True)) == {**dict.fromkeys(PHASES, 0), **expected}
 
 
-def test_other_threads_are_not_heard(reader):
+def test_other_threads_are_ignored(reader):
     reader.read(
         (t.CALL, 0, (False, 2)),
         (t.FETCH, 1, TRAINING, ELSEWHERE),
@@ -118,7 +118,7 @@ def test_other_threads_are_not_heard(reader):
     assert reader.losses.backwards == reader.story.steps.optimizer_steps == 0
 
 
-def test_once_another_thread_is_known_to_train_it_is_the_one_heard(reader):
+def test_a_thread_found_to_train_is_followed_from_then_on(reader):
     reader.read((t.FETCH, 0, TRAINING))
     reader.story.thread = ELSEWHERE
     reader.story.clock.reset(10)
@@ -126,7 +126,7 @@ def test_once_another_thread_is_known_to_train_it_is_the_one_heard(reader):
     assert reader.spent(19) == {FORWARD: 9}
 
 
-def test_pauses_are_taken_out_of_the_time(reader):
+def test_pauses_are_subtracted_from_the_time(reader):
     reader.read((t.CALL, 10), (t.CALLED, 20), (t.STEP, 20, A), (t.STEPPED, 30, A))
     reader.read((t.PAUSE, 30, 1000, 0), (t.CALL, 1035), (t.CALLED, 1045), (t.STEP, 1045, A), (t.STEPPED, 1050, A))
     reader.read((t.PAUSE, 1050, 500, 0), (t.FETCH, 1560, TRAINING))
@@ -180,7 +180,7 @@ def backwards(actions: str) -> list[int]:
     return [boundary.backwards for boundary in loop(actions).boundaries]
 
 
-def test_a_plain_loop():
+def test_a_plain_loop_has_one_step_per_batch():
     assert backwards("blA blA blA b") == [1, 2, 3]
     assert [boundary.at for boundary in loop("blA blA b").boundaries] == [39, 69]
 
@@ -190,7 +190,7 @@ def test_a_step_is_known_to_have_ended_only_when_the_next_begins():
     assert backwards("blA b") == [1]
 
 
-def test_a_loop_without_a_loader():
+def test_a_loop_without_a_loader_has_one_step_per_optimizer_step():
     assert backwards("lA lA lA lA") == [1, 2, 3]
     assert loop("lA lA lA").losses_told() == (10.0, 30.0), "the backward before it was told belongs to the next"
 
@@ -206,12 +206,12 @@ def test_the_two_optimizers_of_a_gan_are_one_step():
     assert loop("blDlG b").losses_told() == (60.0,)
 
 
-def test_five_critic_steps_for_one_of_the_generator_on_a_batch_each():
+def test_five_critic_steps_on_a_batch_each_are_five_steps():
     """Each batch the critic steps on is a step; the generator's joins the last of five."""
     assert backwards(("blC" * 4 + "blClG") * 2 + "b") == [1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
 
 
-def test_five_critic_steps_on_one_batch():
+def test_five_critic_steps_on_one_batch_are_one_step():
     assert backwards("blClClClClClG b") == [1, 2, 3, 4, 6]
 
 
@@ -221,7 +221,7 @@ def test_lbfgs_evaluates_several_times_inside_one_step_and_its_first_loss_counts
     assert reader.losses_told() == (21.0, 41.0)
 
 
-def test_two_optimizers_with_different_rhythms():
+def test_two_optimizers_with_different_periods_share_their_steps():
     assert backwards("blA blAB blA blAB b") == [1, 2, 3, 4]
 
 
@@ -248,7 +248,7 @@ def test_a_step_that_the_scaler_skipped_is_a_step_to_the_user(reader):
     assert len(reader.losses_told()) == 3
 
 
-def test_skipped_steps_are_told_apart_without_a_loader_too(reader):
+def test_skipped_steps_are_distinguished_without_a_loader_too(reader):
     skipped, taken = (0, 100, 300), (200, 400)
     for start in sorted(skipped + taken):
         reader.read(*backward(start))
@@ -263,13 +263,13 @@ def test_skipped_steps_are_told_apart_without_a_loader_too(reader):
 # Loaders
 
 
-def test_what_is_read_for_the_training_is_known_from_its_first_step(reader):
+def test_the_training_loader_is_known_from_the_first_step(reader):
     train = reader.loader(TRAINING)
     reader.read((t.FETCH, 0, TRAINING), (t.FETCHED, 1, (TRAINING, 2)), (t.STEP, 2, A), (t.STEPPED, 3, A))
     assert (train.role, train.batches, train.samples) == (TRAIN, 1, 2)
 
 
-def test_a_loader_is_known_from_when_it_is_iterated(reader):
+def test_a_loader_is_known_once_it_is_iterated(reader):
     train = reader.loader(OTHER)
     reader.read((t.ITERATE, 0, train.role), (t.ITERATED, 4), (t.ITERATED, 5, (train, TRAINING)))
     reader.read((t.FETCH, 5, TRAINING), (t.FETCHED, 6, (TRAINING, 2)), (t.FETCH, 7, TRAINING))
@@ -278,7 +278,7 @@ def test_a_loader_is_known_from_when_it_is_iterated(reader):
     assert reader.spent(8) == {DATA: 6, REST: 2}
 
 
-def test_from_the_second_time_on_all_of_an_evaluation_is_evaluation(reader):
+def test_a_whole_evaluation_counts_as_evaluation_from_the_second_time_on(reader):
     train, check = reader.loader(TRAINING), reader.loader(CHECKING)
     training = [(t.FETCH, 0, TRAINING), (t.FETCHED, 10, (TRAINING, 2)), (t.STEP, 10, A), (t.STEPPED, 20, A)]
     first = [(t.FETCH, 20, CHECKING), (t.FETCHED, 30, (CHECKING, 2)), (t.CALL, 30, (True, 0)), (t.CALLED, 50)]
@@ -291,7 +291,7 @@ def test_from_the_second_time_on_all_of_an_evaluation_is_evaluation(reader):
     assert reader.spent(80) == {DATA: 25, OPTIMIZER: 10, EVALUATION: 45}
 
 
-def test_training_goes_on_when_its_loader_is_iterated_again(reader):
+def test_training_resumes_when_its_loader_is_iterated_again(reader):
     """Starting its workers anew is a cost of the training, not of the evaluation before."""
     train = reader.loader(TRAINING)
     train.role = TRAIN
@@ -299,12 +299,12 @@ def test_training_goes_on_when_its_loader_is_iterated_again(reader):
     assert reader.spent(40) == {EVALUATION: 10, DATA: 30}
 
 
-def test_training_goes_on_when_the_model_is_called_for_it(reader):
+def test_training_resumes_when_the_model_is_called_in_training_mode(reader):
     reader.read((t.CALL, 0, (True, 0)), (t.CALLED, 10), (t.CALL, 15), (t.CALLED, 20))
     assert reader.spent(20) == {EVALUATION: 15, FORWARD: 5}
 
 
-def test_batches_nobody_looked_at_are_as_large_as_foretold(reader):
+def test_batches_that_were_not_inspected_have_the_predicted_size(reader):
     train, other = reader.loader(TRAINING, samples=5), reader.loader(OTHER, samples=3)
     for at in range(0, 40, 10):
         reader.read((t.FETCH, at, TRAINING), (t.FETCHED, at + 5))
@@ -316,7 +316,7 @@ def test_batches_nobody_looked_at_are_as_large_as_foretold(reader):
     assert (train.batches, train.samples) == (4, 7)
 
 
-def test_without_a_loader_the_first_call_of_a_step_tells_its_samples(reader):
+def test_without_a_loader_the_first_call_of_a_step_gives_its_samples(reader):
     for start, size in ((0, 16), (100, 8)):
         reader.read((t.CALL, start, (False, size)), (t.CALLED, start + 1), (t.CALL, start + 2, (False, 99)))
         reader.read((t.CALLED, start + 3), (t.STEP, start + 4, A), (t.STEPPED, start + 5, A))
@@ -336,14 +336,14 @@ def counted(syncs: Syncs) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("on_cuda", [False, True])
-def test_a_sync_takes_its_time_out_of_the_phase_around_it(reader, on_cuda):
+def test_the_time_of_a_sync_is_subtracted_from_the_phase_around_it(reader, on_cuda):
     syncs = reader.watch_syncs(on_cuda)
     reader.read((t.CALL, 0), (t.SYNC_BEGINS, 1_000_000), (t.SYNC_ENDS, 3_000_000, LINE), (t.CALLED, 4_000_000))
     assert reader.spent(4_000_000) == {FORWARD: 2_000_000, SYNC: 2_000_000}
     assert counted(syncs) == (1, 2.0)
 
 
-def test_of_nested_syncs_the_outermost_counts(reader):
+def test_only_the_outermost_of_nested_syncs_counts(reader):
     syncs = reader.watch_syncs(on_cuda=True)
     reader.read(
         (t.SYNC_BEGINS, 0),
@@ -360,7 +360,7 @@ def test_of_nested_syncs_the_outermost_counts(reader):
     assert {row.kind: (row.calls, row.ms_per_step) for row in rows} == {"print": (1, 5.0), "item": (1, 1.0)}
 
 
-def test_what_waits_for_nobody_is_not_counted(reader):
+def test_a_call_that_does_not_wait_is_not_counted(reader):
     syncs = reader.watch_syncs(on_cuda=True)
     reader.read((t.SYNC_BEGINS, 0), (t.SYNC_ENDS, 3, None), (t.SYNC_ENDS, 4, LINE))
     assert counted(syncs) == (0, 0)
@@ -376,14 +376,14 @@ def test_on_cpu_a_datasets_own_code_does_not_sync_whatever_the_models_device(rea
     assert counted(syncs)[0] == 1
 
 
-def test_on_cuda_a_dataset_that_waits_for_the_device_is_told(reader):
+def test_on_cuda_a_dataset_that_waits_for_the_device_is_reported(reader):
     syncs = reader.watch_syncs(on_cuda=True)
     reader.read((t.FETCH, 0, TRAINING), (t.SYNC_BEGINS, 10), (t.SYNC_ENDS, 20, LINE), (t.FETCHED, 30))
     assert counted(syncs)[0] == 1
     assert reader.spent(30) == {DATA: 20, SYNC: 10}
 
 
-def test_syncs_count_from_when_they_are_watched_until_they_are_not(reader):
+def test_syncs_count_only_while_they_are_watched(reader):
     syncs = reader.story.syncs = Syncs(on_cuda=False)
     for watching in (None, True, False):
         if watching is not None:
@@ -407,7 +407,7 @@ def test_a_copy_is_timed_and_counted(reader):
 # Spans
 
 
-def test_spans_are_phases_and_are_counted_with_all_that_is_inside_them(reader):
+def test_spans_are_phases_and_include_everything_inside_them(reader):
     second = 1_000_000_000
     reader.read(
         (t.SPAN, 0, "outer"),
@@ -423,7 +423,7 @@ def test_spans_are_phases_and_are_counted_with_all_that_is_inside_them(reader):
     assert reader.story.spans == {"outer": [1, 6.0], "inner": [2, 5.0]}
 
 
-def test_a_span_that_began_before_the_tape_is_not_told(reader):
+def test_a_span_that_began_before_the_tape_is_not_reported(reader):
     reader.read((t.SPANNED, 5, "work"))
     assert reader.story.spans == {}
     assert reader.spent(5) == {REST: 5}

@@ -54,19 +54,19 @@ def kinds(watched: Watched) -> dict[str, int]:
     return dict(calls)
 
 
-def test_a_sync_is_told_with_the_users_line(watched):
+def test_a_sync_is_reported_with_the_users_line(watched):
     value = torch.ones(())
     for _ in range(3):
         line = sys._getframe().f_lineno + 1
         value.item()
     (row,) = watched.rows(steps=3)
     assert (row.file, row.line, row.kind, row.calls, row.per_step) == (__file__, line, "item", 3, 1.0)
-    assert row.function.endswith("test_a_sync_is_told_with_the_users_line")
+    assert row.function.endswith("test_a_sync_is_reported_with_the_users_line")
     assert not row.waits
     assert row.via is None
 
 
-def test_each_way_of_asking_for_a_value_is_named_as_the_user_wrote_it(watched):
+def test_each_way_of_reading_a_value_is_named_as_the_user_wrote_it(watched):
     value = torch.ones(1)
     assert bool(value)
     assert float(value) == int(value) == 1
@@ -88,19 +88,19 @@ def test_each_way_of_asking_for_a_value_is_named_as_the_user_wrote_it(watched):
     }
 
 
-def test_printing_a_tensor_is_one_sync_whatever_it_calls_inside(watched):
+def test_printing_a_tensor_is_one_sync_whatever_it_calls_internally(watched):
     repr(torch.arange(10.0))
     assert kinds(watched) == {"print": 1}
 
 
-def test_reading_what_was_just_brought_to_the_host_is_free(watched):
+def test_reading_a_tensor_already_on_the_host_is_free(watched):
     host = torch.ones(3).cpu()
     host.numpy()
     host.tolist()
     assert kinds(watched) == {"cpu": 1}
 
 
-def test_torchs_own_bookkeeping_on_the_host_is_no_sync(watched):
+def test_torchs_own_bookkeeping_on_the_host_is_not_a_sync(watched):
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([weight])
     weight.sum().backward()
@@ -123,7 +123,7 @@ def test_other_threads_are_not_counted(watched):
     assert kinds(watched) == {}
 
 
-def test_a_sync_that_fails_is_closed_all_the_same(watched):
+def test_a_sync_that_raises_is_still_closed(watched):
     with pytest.raises(RuntimeError):
         torch.ones(2).item()
     torch.ones(()).item()
@@ -135,7 +135,7 @@ def noted(syncs: Syncs, kind: str, cuda: bool = True):
     return syncs.note(kind, sys._getframe(), On(cuda), (), {}, None)
 
 
-def test_on_cuda_only_masks_are_told_from_outside_the_timed_window():
+def test_on_cuda_only_masks_are_counted_outside_the_timed_window():
     syncs = Syncs(on_cuda=True)
     syncs.watching = True
     syncs.count(noted(syncs, "item"), 5)
@@ -144,7 +144,7 @@ def test_on_cuda_only_masks_are_told_from_outside_the_timed_window():
     assert [row.kind for row in syncs.rows(steps=1, optimizer_steps_a_step=1.0)] == [MASK]
 
 
-def test_what_is_counted_outside_the_window_is_spread_over_steps_of_its_own():
+def test_syncs_counted_outside_the_window_are_divided_by_its_own_steps():
     syncs = Syncs(on_cuda=True)
     syncs.timing = True
     syncs.count(noted(syncs, "item"), 4_000_000)
@@ -166,20 +166,20 @@ def test_on_cpu_nothing_is_counted_in_the_timed_window():
     assert syncs.rows(steps=10, optimizer_steps_a_step=1.0) == ()
 
 
-def test_when_nobody_watches_nothing_is_counted():
+def test_nothing_is_counted_when_nobody_watches():
     syncs = Syncs(on_cuda=False)
     syncs.count(noted(syncs, "item", cuda=False), 5)
     syncs.optimizer_stepped()
     assert syncs.rows(steps=1, optimizer_steps_a_step=1.0) == ()
 
 
-def test_on_cuda_a_tensor_on_the_host_waits_for_nobody():
+def test_on_cuda_a_tensor_on_the_host_does_not_wait():
     syncs = Syncs(on_cuda=True)
     assert noted(syncs, "item", cuda=False) is None
     assert noted(syncs, "synchronize", cuda=False) is not None
 
 
-def test_a_copy_is_told_with_its_line_its_bytes_and_how_it_was_made():
+def test_a_copy_is_reported_with_its_line_its_bytes_and_its_kind():
     copies, source = Copies(), torch.zeros(4)
 
     def copy(**how) -> None:
@@ -235,5 +235,5 @@ CPU, CUDA = On(False), On(True)
         ("copy_", CUDA, (1.0,), {}, None),
     ],
 )
-def test_which_way_a_copy_goes(name, tensor, args, kwargs, direction):
+def test_the_direction_of_a_copy_is_found(name, tensor, args, kwargs, direction):
     assert direction_of(name, tensor, args, kwargs) == direction

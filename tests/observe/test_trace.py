@@ -49,7 +49,7 @@ def test_the_device_is_busy_when_anything_runs_on_it(activity):
     assert activity.steps == 2
 
 
-def test_launches_and_waits_are_counted_by_step(activity):
+def test_launches_and_waits_are_counted_per_step(activity):
     assert activity.launches_per_step == 2.0
     assert activity.syncs_per_step == 1.5
 
@@ -73,13 +73,13 @@ def test_a_share_is_never_above_one(tmp_path):
 
 
 @pytest.mark.parametrize("events", [[], [event("cpu_op", "aten::linear", 0, 1)]])
-def test_a_trace_without_device_work_says_nothing(tmp_path, events):
+def test_a_trace_without_device_work_gives_nothing(tmp_path, events):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
     assert read_trace(path, steps=2, mean_step_ms=1.0) is None
 
 
-def test_a_trace_of_no_step_says_nothing(tmp_path):
+def test_a_trace_without_a_step_gives_nothing(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": TRACE}))
     assert read_trace(path, steps=0, mean_step_ms=1.0) is None
@@ -106,5 +106,5 @@ def test_a_trace_of_no_step_says_nothing(tmp_path):
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "other"),
     ],
 )
-def test_a_kernels_kind_is_told_by_its_name(name, kind):
+def test_the_kind_of_a_kernel_follows_from_its_name(name, kind):
     assert kind_of_kernel(name) == kind

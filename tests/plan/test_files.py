@@ -60,7 +60,7 @@ def names(allowed: files.PlanWithinBounds) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("claims", ["nothing", "proven", "signed by another key", "changed since"])
-def test_a_plan_file_without_the_user_s_signature_applies_only_what_the_risk_allows(claims, risk, applied, keys):
+def test_a_plan_file_without_the_users_signature_applies_only_what_the_risk_allows(claims, risk, applied, keys):
     plan = proven(*ALL)
     if claims == "nothing":
         plan = replace(plan, proven=None, origin=None)

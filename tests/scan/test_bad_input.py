@@ -29,7 +29,7 @@ def project(tmp_path, monkeypatch):
         ("book.ipynb", b"[]", "book.ipynb: is not a notebook"),
     ],
 )
-def test_a_file_that_cannot_be_scanned_is_told_once(project, name, content, reason):
+def test_a_file_that_cannot_be_scanned_is_reported_once(project, name, content, reason):
     (project / name).write_bytes(content)
     code, text = scan(*TWO)
     assert code == 1
@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_scanned_is_told_once(project, name, content, reas
     assert scan(*TWO)[0] == 0
 
 
-def test_links_in_circles(project):
+def test_circular_links_are_reported_and_not_followed(project):
     (project / "here").symlink_to(project, target_is_directory=True)
     (project / "self.py").symlink_to(project / "self.py")
     code, text = scan(*TWO)
@@ -50,7 +50,7 @@ def test_links_in_circles(project):
     assert text.count("train.py:9:") == 1
 
 
-def test_an_empty_tree(project):
+def test_an_empty_tree_has_no_findings(project):
     (project / "train.py").unlink()
     assert scan() == (0, "Nothing found in 0 files.\n")
 
@@ -61,7 +61,7 @@ def notebook(*cells: str) -> str:
     return json.dumps({"nbformat": 4, "cells": kinds})
 
 
-def test_cells_of_a_notebook_are_one_program_and_findings_are_told_by_cell(project):
+def test_cells_of_a_notebook_are_one_program_and_findings_name_their_cell(project):
     imports, _, rest = PROGRAM.partition("\n")
     body = rest.strip()
     (project / "train.py").unlink()
@@ -78,13 +78,13 @@ def test_cells_of_a_notebook_are_one_program_and_findings_are_told_by_cell(proje
     assert (project / "book.ipynb").read_text() == before
 
 
-def test_a_cell_that_is_no_python_hides_no_other(project):
+def test_a_cell_that_is_not_python_hides_no_other(project):
     (project / "train.py").unlink()
     (project / "book.ipynb").write_text(notebook("an idea: use = more layers", PROGRAM))
     assert "book.ipynb:cell 2:9:18 H201" in scan(*TWO)[1]
 
 
-def test_a_bug_in_a_rule_is_told_and_hides_no_other_rule(project, monkeypatch):
+def test_a_bug_in_a_rule_is_reported_and_hides_no_other_rule(project, monkeypatch):
     from dataclasses import replace
 
     from hotlap.catalog import patterns

@@ -60,20 +60,20 @@ def test_a_change_of_one_file_changes_what_is_found_in_another(project, scans):
         lambda project: (project / "pyproject.toml").write_text("[tool.hotlap]\npedantic = true\n"),
     ],
 )
-def test_whatever_may_matter_means_a_new_scan(project, scans, change):
+def test_any_relevant_change_causes_a_new_scan(project, scans, change):
     scan(*TWO)
     change(project)
     scan(*TWO)
     assert len(scans) == 2
 
 
-def test_other_rules_are_another_result(scans):
+def test_each_selection_of_rules_is_cached_separately(scans):
     scan("--select", "H101")
     assert "H201" in scan("--select", "H201")[1]
     assert len(scans) == 2
 
 
-def test_a_file_around_the_scanned_one_counts(project, scans):
+def test_other_files_of_the_project_invalidate_the_result(project, scans):
     (project / "pyproject.toml").write_text("")
     assert scan("helper.py", *TWO)[0] == 1
     (project / "train.py").write_text("import torch\n")
@@ -81,7 +81,7 @@ def test_a_file_around_the_scanned_one_counts(project, scans):
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"{", b'{"findings": 3}', b"\xff\xfe", b"null"])
-def test_what_was_damaged_is_made_again(project, scans, rubbish):
+def test_damaged_results_are_computed_again(project, scans, rubbish):
     first = scan(*TWO)
     (saved,) = (store.home() / "scan").glob("*.json")
     saved.write_bytes(rubbish)
@@ -91,13 +91,13 @@ def test_what_was_damaged_is_made_again(project, scans, rubbish):
     assert len(scans) == 2
 
 
-def test_a_cache_that_cannot_be_written_stops_nothing(project):
+def test_an_unwritable_cache_stops_nothing(project):
     store.root().mkdir(exist_ok=True)
     store.home().write_text("a file where the folder should be")
     assert scan(*TWO)[0] == 1
 
 
-def test_only_so_much_is_kept(tmp_path, monkeypatch):
+def test_the_cache_is_bounded_in_number_and_size(tmp_path, monkeypatch):
     for number in range(30):
         cache.save(tmp_path / "few", f"{number}", Scan(()))
     assert len(list((tmp_path / "few").glob("*.json"))) == 16
@@ -108,7 +108,7 @@ def test_only_so_much_is_kept(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "small").glob("*.json")] == ["4.json"]
 
 
-def test_many_at_once_leave_whole_results(project):
+def test_concurrent_saves_leave_whole_results(project):
     folder = project / "kept"
 
     def save() -> None:

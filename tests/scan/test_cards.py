@@ -53,7 +53,7 @@ def test_the_example_is_found_and_what_to_use_instead_is_silent(code):
 
 
 @pytest.mark.parametrize("code", [code for code in RULES if patterns.fix_of(RULES[code].name)])
-def test_the_fix_makes_what_the_card_says(code):
+def test_the_fix_produces_what_the_card_says(code):
     rule = RULES[code]
     examples = blocks(rule.name)
     wanted = FindingFilter(select=(rule.code,), pedantic=True)
@@ -61,7 +61,7 @@ def test_the_fix_makes_what_the_card_says(code):
     assert fixed == PRELUDE + examples["Use instead"] + TRAINING
 
 
-def test_codes_and_names_are_unique_and_those_of_the_entry():
+def test_codes_and_names_are_unique_and_match_their_entries():
     names = [patterns.pattern(path.parent) for path in sorted(patterns.FOLDER.glob("*/card.md"))]
     assert len({pattern.code for pattern in names}) == len(names) == len({pattern.name for pattern in names})
     for name, entry in catalog.entries().items():

@@ -46,7 +46,7 @@ def test_nothing_found_is_success(project):
         (["--statistics", "--format", "sarif"], "--format text or json"),
     ],
 )
-def test_what_is_asked_wrongly_is_exit_code_two(arguments, why):
+def test_usage_errors_exit_with_code_two(arguments, why):
     code, text = scan(*arguments)
     assert code == 2
     assert why in text
@@ -67,7 +67,7 @@ def test_a_comment_silences_one_line(project):
     assert "H201" in scan()[1]
 
 
-def test_settings_of_the_project(project):
+def test_reads_the_settings_of_the_project(project):
     (project / "pyproject.toml").write_text('[tool.hotlap]\nignore = ["H101"]\nexclude = ["old"]\n')
     (project / "old").mkdir()
     (project / "old" / "train.py").write_text(PROGRAM)
@@ -118,7 +118,7 @@ def test_a_fix_that_would_break_the_file_is_not_made(project, monkeypatch):
     assert (project / "train.py").read_text() == PROGRAM
 
 
-def test_github_annotations_json_markdown_and_counts():
+def test_prints_github_annotations_json_markdown_and_counts():
     text = scan("--format", "github", *TWO)[1]
     assert text.startswith("::warning file=train.py,line=9,endLine=9,col=18,endColumn=29,title=H201 item-in-loop::")
     record = json.loads(scan("--format", "json", *TWO)[1])
@@ -163,7 +163,7 @@ def test_only_uncertain_findings_need_pedantic(project):
     assert scan("--select", "H201", "--pedantic")[0] == 1
 
 
-def test_rules_that_never_spoke_need_preview_or_their_name(project):
+def test_preview_rules_need_preview_or_their_name(project):
     (project / "train.py").write_text(
         "import torch\nloader = torch.utils.data.DataLoader(data, batch_size=4, non_blocking=True)\n"
     )
@@ -186,7 +186,7 @@ def test_help_and_scan_import_neither_torch_nor_the_other_verbs():
         assert done.stdout.splitlines()[-1] == "False False False", done.stderr
 
 
-def test_the_list_of_verbs_says_what_the_verbs_say():
+def test_the_list_of_verbs_matches_their_help():
     for name, verb in VERBS.items():
         command = cli.get_command(None, name)
         assert command is not None

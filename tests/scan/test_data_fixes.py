@@ -57,7 +57,7 @@ def repaired(text: str, code: str, unsafe: bool = False) -> str:
     return repair_text(HEAD + text, FindingFilter(select=(code,)), unsafe)
 
 
-def test_arithmetic_of_a_lambda_is_done_on_the_column():
+def test_the_arithmetic_of_a_lambda_moves_to_the_column():
     assert repaired(COLUMNS, "D304") == HEAD + COLUMNS, "rounding may differ: only when asked for"
     fixed = repaired(COLUMNS, "D304", unsafe=True)
     assert 'frame["double"] = frame["a"] * 2\n' in fixed
@@ -69,7 +69,7 @@ def test_arithmetic_of_a_lambda_is_done_on_the_column():
     assert repair_text(fixed, FindingFilter(select=("D304",)), unsafe=True) == fixed
 
 
-def test_a_copy_of_what_is_new_is_left_out_and_the_old_frame_stays_as_it_was():
+def test_a_redundant_copy_is_removed_and_the_original_frame_is_unchanged():
     fixed = repaired(COPIED, "D305")
     assert "self.first = frame.reset_index(drop=True)  # as it was\n" in fixed
     assert 'frame[frame["a"] > 1].copy()' in fixed

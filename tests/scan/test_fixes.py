@@ -161,7 +161,7 @@ def test_a_second_fix_changes_nothing_and_nothing_fixable_is_left(name, unsafe):
     ]
 
 
-def test_comments_and_layout_stay():
+def test_comments_and_layout_are_preserved():
     fixed = repair_text(HEAD + LISTED, FindingFilter(pedantic=True), unsafe=False)
     assert "    shuffle=True,  # as always\n    pin_memory=True,\n)" in fixed
     assert "# the order is drawn anew" in repair_text(HEAD + PLAIN, FindingFilter(preview=True), unsafe=False)
@@ -184,7 +184,7 @@ def test_a_value_that_is_needed_at_once_is_left_where_it_is():
         ("if fast:\n        torch.cuda.empty_cache()\n    else:\n        step()", "if fast:\n        pass\n"),
     ],
 )
-def test_a_call_goes_with_what_was_there_for_its_sake(line, expected):
+def test_a_removed_call_takes_its_guard_along(line, expected):
     text = f"import torch\nfor x in batches:\n    model(x).backward()\n    {line}\n"
     fixed = repair_text(text, FindingFilter(select=("H101",)), unsafe=False)
     assert "empty_cache" not in fixed

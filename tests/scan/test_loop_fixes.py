@@ -33,7 +33,7 @@ for epoch in range(2):
 """
 
 
-def test_what_is_kept_loses_its_graph_and_the_training_stays_as_it_was():
+def test_collected_losses_are_detached_and_the_training_is_unchanged():
     after = fixed(HEAD + KEPT, "H223", unsafe=False)
     assert "kept.append(loss.detach())" in after
     assert "total += (loss * x.size(0)).detach()" in after
@@ -43,7 +43,7 @@ def test_what_is_kept_loses_its_graph_and_the_training_stays_as_it_was():
     assert not any(loss.requires_grad for loss in space["kept"])
 
 
-def test_a_dictionary_that_is_kept_is_shown_and_left_as_it_is():
+def test_a_collected_dictionary_is_reported_but_not_changed():
     text = (
         "import torch\nimport pytorch_lightning as pl\n\n\nclass Net(pl.LightningModule):\n"
         "    def training_step(self, batch, number):\n        loss = self.elbo(batch)\n"
@@ -115,7 +115,7 @@ with torch.autograd.detect_anomaly():
 """
 
 
-def test_anomaly_mode_goes_and_what_stood_in_it_stays():
+def test_anomaly_mode_is_removed_and_its_body_stays():
     after = fixed(HEAD + ANOMALY, "H107")
     assert "anomaly" not in after
     assert "# the whole training\nfor x, y in DataLoader(data, batch_size=8):\n" in after
@@ -125,7 +125,7 @@ def test_anomaly_mode_goes_and_what_stood_in_it_stays():
     assert trained(after) == expected
 
 
-def test_anomaly_mode_of_a_trainer_goes_and_its_other_arguments_stay():
+def test_anomaly_mode_of_a_trainer_is_removed_and_its_other_arguments_stay():
     text = "import pytorch_lightning as pl\ntrainer = pl.Trainer(max_epochs=3, detect_anomaly=True, logger=False)\n"
     assert "pl.Trainer(max_epochs=3, logger=False)" in fixed(text, "H107")
 
@@ -134,7 +134,7 @@ def test_anomaly_mode_is_left_alone_without_unsafe():
     assert fixed(HEAD + ANOMALY, "H107", unsafe=False) == HEAD + ANOMALY
 
 
-def test_a_debugging_variable_goes_and_its_neighbours_stay():
+def test_a_debugging_variable_is_removed_and_its_neighbours_stay():
     text = 'import os\nimport torch\nos.environ["CUDA_LAUNCH_BLOCKING"] = "1"; seed = 1\nos.environ["A"] = "1"\n'
     assert fixed(text, "H225", unsafe=False) == 'import os\nimport torch\nseed = 1\nos.environ["A"] = "1"\n'
     alone = 'import os, torch\nif fast:\n    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"\n'
@@ -145,13 +145,13 @@ def test_a_debugging_variable_goes_and_its_neighbours_stay():
     ("value", "expected"),
     [('"4"', "torch.set_num_threads(4)"), ("str(count)", "torch.set_num_threads(count)"), ("count", None)],
 )
-def test_threads_are_told_to_torch_where_the_number_is_known(value, expected):
+def test_the_number_of_threads_is_given_to_torch_where_it_is_known(value, expected):
     text = f'import os\nimport torch\n\n\ndef main(count):\n    os.environ["OMP_NUM_THREADS"] = {value}  # few\n'
     after = fixed(text, "C113")
     assert after == (text if expected is None else text.replace(f'os.environ["OMP_NUM_THREADS"] = {value}', expected))
 
 
-def test_threads_set_before_the_imports_are_as_they_should_be():
+def test_threads_set_before_the_imports_are_left_alone():
     text = 'import os\n\nos.environ["OMP_NUM_THREADS"] = "4"\nimport torch\n'
     assert not scan_text(text, FindingFilter(select=("C113",), pedantic=True)).findings
     later = 'import os\nimport numpy\n\nos.environ["OMP_NUM_THREADS"] = "4"\n'
@@ -159,7 +159,7 @@ def test_threads_set_before_the_imports_are_as_they_should_be():
     assert fixed(later, "C113") == later  # without torch nobody can be told
 
 
-def test_a_property_with_a_setter_is_two_functions_of_one_name():
+def test_a_property_and_its_setter_are_different_functions():
     text = (
         "import torch\n\n\nclass Kernel:\n    @property\n    def shape(self):\n"
         "        if self.parts.length:\n            for part in self.parts:\n                print(len(part.shape))\n"

@@ -93,7 +93,7 @@ def test_results_have_rules_levels_places_and_fingerprints():
     assert len(set(prints)) == 2
 
 
-def test_rules_say_what_they_are_about_for_people():
+def test_rules_carry_descriptions_for_people():
     for rule in run_of(*TWO)["tool"]["driver"]["rules"]:
         assert rule["shortDescription"]["text"]
         assert rule["help"]["text"]
@@ -113,13 +113,13 @@ def test_places_are_relative_to_the_repository_wherever_hotlap_is_started():
     assert chain[0]["physicalLocation"]["artifactLocation"] == place
 
 
-def test_what_could_not_be_scanned_is_a_notification():
+def test_unscanned_files_become_notifications():
     (note,) = run_of(*TWO, "..")["invocations"][0]["toolExecutionNotifications"]
     assert "invalid syntax" in note["message"]["text"]
     assert note["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "broken.py"
 
 
-def test_fingerprints_stay_when_lines_move_and_tell_equal_lines_apart(project):
+def test_fingerprints_stay_when_lines_move_and_distinguish_equal_lines(project):
     def prints() -> list[str]:
         return [result["partialFingerprints"]["primaryLocationLineHash"] for result in run_of(*TWO)["results"]]
 
@@ -142,6 +142,6 @@ def test_a_whole_loop_is_marked_by_its_first_line(project):
     assert region["startLine"] == region["endLine"]
 
 
-def test_nothing_found_is_a_log_all_the_same(project):
+def test_a_scan_without_findings_is_a_valid_log(project):
     (project / "a b" / "größe.py").write_text("x = 1\n")
     assert run_of(*TWO)["results"] == []

@@ -22,7 +22,7 @@ def left_behind(project) -> list[str]:
     return [path.name for path in project.iterdir() if path.name.startswith(".train")]
 
 
-def test_encoding_line_ends_and_byte_order_mark_stay(project):
+def test_encoding_line_endings_and_byte_order_mark_are_preserved(project):
     text = "# -*- coding: latin-1 -*-\n# größe\n" + PROGRAM
     (project / "train.py").write_bytes(text.replace("\n", "\r\n").encode("latin-1"))
     (project / "marked.py").write_bytes(b"\xef\xbb\xbf" + PROGRAM.encode())
@@ -37,13 +37,13 @@ def test_encoding_line_ends_and_byte_order_mark_stay(project):
 
 
 @pytest.mark.parametrize("ending", ["", "\n", "\n\n\n"])
-def test_the_end_of_the_file_stays(project, ending):
+def test_the_end_of_the_file_is_preserved(project, ending):
     (project / "train.py").write_text(PROGRAM.rstrip() + ending)
     assert scan("--fix", *TWO)[0] == 0
     assert (project / "train.py").read_text().endswith("return total" + ending)
 
 
-def test_permissions_stay_and_a_link_stays_a_link(project):
+def test_permissions_and_links_are_preserved(project):
     (project / "real").mkdir()
     (project / "train.py").rename(project / "real" / "code.py")
     (project / "real" / "code.py").chmod(0o755)
@@ -79,7 +79,7 @@ def test_an_interrupted_write_leaves_the_old_file(project, monkeypatch):
     assert left_behind(project) == []
 
 
-def test_a_file_that_was_changed_meanwhile_is_left_alone(project, monkeypatch):
+def test_a_file_changed_in_the_meantime_is_left_alone(project, monkeypatch):
     real = repairs.write
 
     def slow(repaired):
@@ -101,7 +101,7 @@ def test_a_read_only_file_is_left_alone(project, monkeypatch):
     assert (project / "train.py").read_text() == PROGRAM
 
 
-def test_what_cannot_be_scanned_is_not_touched(project):
+def test_files_that_cannot_be_scanned_are_not_touched(project):
     strange = {"old.py": b"print 'x'\n", "binary.py": b"\0\1\2", "latin.py": "x = 'größe'\n".encode("latin-1")}
     for name, data in strange.items():
         (project / name).write_bytes(data)

@@ -54,7 +54,7 @@ def test_a_written_file_is_read_by_relative_and_by_absolute_path(project):
     assert sorted(os.listdir()) == ["best.txt", "data", "log.txt"]
 
 
-def test_the_user_s_own_files_are_still_read(project):
+def test_the_users_own_files_can_still_be_read(project):
     Path("new.txt").write_text("x")
 
     assert Path("data/kept.txt").read_text() == "the user's"

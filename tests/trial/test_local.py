@@ -187,7 +187,7 @@ def test_does_not_wait_for_an_interpreter_that_is_slow_to_shut_down(folder, monk
     assert not (folder / "late.txt").exists()
 
 
-def test_the_user_s_own_exit_handlers_run_before_the_process_is_ended(folder):
+def test_the_end_of_the_users_code_is_reported_before_earlier_exit_handlers_run(folder):
     """Called before what was registered earlier, such as what torch does at its end."""
     asks = "print('left:', int((Path(os.environ['HOTLAP_SESSION']).parent / 'left').exists()), flush=True)"
     early = f"import atexit, os\nfrom pathlib import Path\natexit.register(lambda: {asks})\n"

@@ -7,7 +7,7 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-from hotlap.loading.purity.pure_operations import same_atom
+from hotlap.loading.purity.plain import same_atom
 
 MANY = 6
 

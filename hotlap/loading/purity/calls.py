@@ -17,19 +17,8 @@ from typing import Any
 
 from hotlap.loading.purity import pure_operations
 from hotlap.loading.purity.objects import ABSENT, MissingAttribute, Objects, of_the_program, without_our_layers
-from hotlap.loading.purity.plain import is_record
-from hotlap.loading.purity.pure_operations import (
-    Gives,
-    draws_globally,
-    is_array,
-    is_atom,
-    is_table,
-    known_reason,
-    rule_of,
-    type_name,
-    why_not,
-    written_by,
-)
+from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, type_name
+from hotlap.loading.purity.pure_operations import Gives, draws_globally, known_reason, rule_of, why_not, written_by
 from hotlap.loading.purity.seeded_generators import (
     FILLING,
     GENERATOR,
@@ -541,7 +530,7 @@ class Calls:
             return fresh(*values)
         if is_record(kind):
             return sequence(values) if not kwargs else container(either(values))
-        if is_atom(kind) or kind in pure_operations.CONTAINERS or is_array(kind) or is_table(kind):
+        if is_atom(kind) or kind in CONTAINERS or is_array(kind) or is_table(kind):
             self.need_plain(*values)
             return alias(*values) if not is_atom(kind) else fresh(*values)
         if _is_known_transform(kind):
@@ -669,7 +658,7 @@ class Calls:
             candidate = value.known
             if candidate is UNKNOWN:
                 return None
-            small = is_atom(type(candidate)) or type(candidate) in pure_operations.CONTAINERS
+            small = is_atom(type(candidate)) or type(candidate) in CONTAINERS
             return bool(candidate) if small else None
         if value.plain or value.made:
             return None
@@ -1003,7 +992,7 @@ def _given(value: Value | None) -> bool:
 
 def _resizes_image(owner: Value, name: str) -> bool:
     """Return whether this is an image's resize, which returns a new image; that of an array writes into it."""
-    return name == "resize" and hasattr(owner.known, "getbands") and pure_operations.is_table(type(owner.known))
+    return name == "resize" and hasattr(owner.known, "getbands") and is_table(type(owner.known))
 
 
 def _in_place(name: str) -> bool:

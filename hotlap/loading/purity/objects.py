@@ -19,15 +19,8 @@ from types import (
 )
 from typing import Any
 
-from hotlap.loading.purity.plain import elements, is_plain, is_record
-from hotlap.loading.purity.pure_operations import (
-    CONTAINERS,
-    in_the_standard_library,
-    is_array,
-    is_atom,
-    is_table,
-    why_not,
-)
+from hotlap.loading.purity.plain import CONTAINERS, elements, is_array, is_atom, is_plain, is_record, is_table
+from hotlap.loading.purity.pure_operations import in_the_standard_library, why_not
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
 

@@ -2,15 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta
+from enum import Enum
+from fractions import Fraction
 from itertools import chain
 from operator import itemgetter
+from pathlib import PurePath
+from re import Match, Pattern
+from struct import pack
 from types import FunctionType
 from typing import Any
-
-from hotlap.loading.purity.pure_operations import CONTAINERS, is_array, is_atom, is_table
+from uuid import UUID
 
 DEEPEST = 12
+ATOMS: tuple[type, ...] = (
+    *(int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range, slice),
+    *(datetime, date, time, timedelta, Fraction, UUID, Pattern, Match),
+)
+CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque, OrderedDict, Counter, bytearray)
+# Types of libraries, by name, so that the libraries need not be imported.
+ARRAYS = {
+    "torch.Tensor",
+    "torch.nn.parameter.Parameter",
+    "numpy.ndarray",
+    "numpy.memmap",
+}
+OTHER_ATOMS = {
+    *(f"torch.{name}" for name in "dtype device layout memory_format Size finfo iinfo".split()),
+    *(f"numpy.{name}" for name in "dtype finfo iinfo".split()),
+    *(
+        f"numpy.dtypes.{name}"
+        for name in "Float32DType Float64DType Int64DType UInt8DType BoolDType Int32DType".split()
+    ),
+    *("pandas.Timestamp pandas._libs.tslibs.timestamps.Timestamp".split()),
+    *("pandas._libs.tslibs.timedeltas.Timedelta pandas._libs.missing.NAType".split()),
+}
+TABLES = {
+    *(f"pandas.core.frame.{name}" for name in ("DataFrame",)),
+    *(f"pandas.{name}" for name in "DataFrame Series Index RangeIndex DatetimeIndex MultiIndex Categorical".split()),
+    "pandas.core.series.Series",
+    *(f"pandas.core.indexes.base.{name}" for name in ("Index",)),
+    "pandas.core.indexes.range.RangeIndex",
+    *(f"h5py._hl.{name}" for name in "files.File group.Group dataset.Dataset attrs.AttributeManager".split()),
+    *(f"pyarrow.lib.{name}" for name in "Table ChunkedArray".split()),
+}
+
+
+class _remembered:  # noqa: N801 it decorates
+    """Caches a question about a class. A plain dictionary is twice as fast as functools' cache."""
+
+    def __init__(self, question: Callable[[type], bool]) -> None:
+        self._question, self._answers = question, dict[type, bool]()
+
+    def __call__(self, kind: type) -> bool:
+        found = self._answers.get(kind)
+        if found is None:
+            found = self._answers[kind] = self._question(kind)
+        return found
+
+    def cache_clear(self) -> None:
+        self._answers.clear()
+
+
+def type_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@_remembered
+def is_array(kind: type) -> bool:
+    return type_name(kind) in ARRAYS
+
+
+@_remembered
+def is_atom(kind: type) -> bool:
+    """Return whether values of this class are immutable, with only the methods of their library."""
+    if kind in ATOMS:
+        return True
+    if issubclass(kind, PurePath):
+        return kind.__module__.partition(".")[0] == "pathlib"
+    if issubclass(kind, Enum):
+        return kind.__module__.partition(".")[0] in ("torch", "torchvision", "PIL")
+    numbers = sys.modules.get("numpy")
+    if numbers is not None and issubclass(kind, numbers.generic | numbers.dtype):
+        return kind.__module__.partition(".")[0] == "numpy" and kind.__name__ not in ("void", "VoidDType")
+    return type_name(kind) in OTHER_ATOMS
+
+
+def same_atom(left: Any, right: Any) -> bool:
+    """Return whether two atoms of one type are the same: 0.0 is not -0.0, and NaN equals the NaN of the same bits."""
+    if isinstance(left, int | str | bytes):
+        return bool(left == right)
+    if isinstance(left, float):
+        return pack("d", left) == pack("d", right)
+    if isinstance(left, complex):
+        return pack("dd", left.real, left.imag) == pack("dd", right.real, right.imag)
+    if isinstance(left, Pattern):  # its repr is truncated
+        return (left.pattern, left.flags) == (right.pattern, right.flags)
+    if isinstance(left, Match):
+        return left.string == right.string and left.regs == right.regs and same_atom(left.re, right.re)
+    if hasattr(left, "tobytes"):
+        return bool(left.dtype == right.dtype and left.tobytes() == right.tobytes())
+    return repr(left) == repr(right)
+
+
+@_remembered
+def is_table(kind: type) -> bool:
+    name = type_name(kind)
+    return (
+        name in TABLES or (name.startswith("PIL.") and kind.__name__.endswith("Image")) or name.startswith("PIL.Jpeg")
+    )
 
 
 def is_plain(obj: Any, depth: int = 0) -> bool:

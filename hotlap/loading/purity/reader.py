@@ -26,8 +26,8 @@ from hotlap.loading.purity.objects import (
     Property,
     of_the_program,
 )
-from hotlap.loading.purity.plain import is_record
-from hotlap.loading.purity.pure_operations import is_array, is_atom, is_method
+from hotlap.loading.purity.plain import is_array, is_atom, is_record
+from hotlap.loading.purity.pure_operations import is_method
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
 from hotlap.loading.purity.study import Impure, Study, reference
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, flat, fresh, sequence

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
-from hotlap.loading.purity.pure_operations import CONTAINERS, is_atom
+from hotlap.loading.purity.plain import CONTAINERS, is_atom
 from hotlap.loading.purity.values import NOTHING, Value
 
 DEEPEST = 12

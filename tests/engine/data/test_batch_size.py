@@ -18,7 +18,7 @@ def step(model, batch):
     return nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
-def test_every_size_is_trained_and_nothing_of_the_users_is_touched():
+def test_every_size_is_measured_and_the_users_objects_are_untouched():
     model, optimizer, source = parts()
     step(model, source.gather(torch.arange(4))).backward()
     optimizer.step()
@@ -68,7 +68,7 @@ def report(*speeds, now=32, adaptive=True):
     return BatchSizes(1000, now, 0.001, adaptive, measured, ())
 
 
-def test_the_smallest_size_nearly_as_fast_as_the_fastest_is_suggested_with_what_it_changes():
+def test_suggests_the_smallest_nearly_fastest_size_and_says_what_it_changes():
     chosen = report(100, 200, 390, 400)
     assert chosen.suggested.batch_size == 64
     said = "\n".join(chosen.lines())
@@ -81,19 +81,19 @@ def test_the_smallest_size_nearly_as_fast_as_the_fastest_is_suggested_with_what_
     )
 
 
-def test_a_size_that_is_right_already_is_said_to_be():
+def test_says_when_the_current_size_is_right_already():
     assert report(100, 400, 400).meaning() == [
         "batch size 32 is the smallest that is nearly as fast as the fastest: nothing to change"
     ]
 
 
-def test_a_batch_larger_than_the_data_is_refused():
+def test_rejects_a_batch_larger_than_the_data():
     model, optimizer, source = parts()
     with pytest.raises(EmptySplit, match="now=512 is not a batch size for 256 rows"):
         measure_batch_sizes(model, optimizer, step, source, now=512)
 
 
-def test_a_streamed_source_is_refused_with_what_to_give_instead():
+def test_rejects_a_streamed_source_and_says_what_to_give_instead():
     model, optimizer, source = parts()
     stream = Stream(Arrays(*(tensor.numpy() for tensor in source.tensors)))
     with pytest.raises(DataError, match=r"a Stream reads them as needed; give some of its rows: Tensors\("):

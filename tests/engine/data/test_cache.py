@@ -40,7 +40,7 @@ def made(cache, text, factor=2, **options):
     return cache.arrays(doubled, inputs=[text], arguments={"path": str(text), "factor": factor}, **options)["numbers"]
 
 
-def test_what_was_made_once_is_read_the_second_time(cache, text):
+def test_a_cached_result_is_read_the_second_time(cache, text):
     assert made(cache, text).tolist() == [2, 4, 6]
     again = made(cache, text)
     assert again.tolist() == [2, 4, 6]
@@ -49,7 +49,7 @@ def test_what_was_made_once_is_read_the_second_time(cache, text):
     assert made(cache, text).tolist() == [2, 4, 6]
 
 
-def test_other_content_arguments_or_version_are_made_anew(cache, text):
+def test_changed_content_arguments_or_version_are_computed_again(cache, text):
     made(cache, text)
     made(cache, text, factor=3)
     made(cache, text, version="2")
@@ -58,7 +58,7 @@ def test_other_content_arguments_or_version_are_made_anew(cache, text):
     assert list(CALLS) == [2, 3, 2, 2]
 
 
-def test_the_same_content_elsewhere_has_the_same_key_and_a_sample_knows_the_time(tmp_path):
+def test_keys_follow_the_content_and_sample_keys_also_the_modification_time(tmp_path):
     first, second = tmp_path / "one", tmp_path / "two"
     for path in (first, second):
         path.write_bytes(b"x" * 3_000_000)
@@ -76,7 +76,7 @@ def test_the_same_content_elsewhere_has_the_same_key_and_a_sample_knows_the_time
         key(first, "guess")
 
 
-def test_a_folder_counts_by_names_and_content(tmp_path):
+def test_the_key_of_a_folder_follows_names_and_content(tmp_path):
     (tmp_path / "a").write_text("1")
     before = key_of(doubled, [tmp_path], {}, "", "content")
     (tmp_path / "a").rename(tmp_path / "b")
@@ -88,7 +88,7 @@ class Options:
     low: int
 
 
-def test_every_argument_counts_with_its_type():
+def test_the_type_of_every_argument_is_part_of_the_key():
     values = [
         1, 1.0, True, None, "1", b"1", [1], [[1]], {"a": 1}, {"a": 2}, Options(1), Options(2), {1}, np.int64(1),
         np.array([1]), np.array([1.0]), np.array([[1]]), torch.tensor([2]), Path("1"), torch.float32,
@@ -108,7 +108,7 @@ def test_another_function_has_another_key_even_without_source():
     assert key_of(spaces[0]["make"], [], {}, "", "content") != key_of(spaces[1]["make"], [], {}, "", "content")
 
 
-def test_what_a_function_uses_of_the_one_around_it_counts(cache):
+def test_closure_variables_are_part_of_the_key(cache):
     def maker(size, helper):
         return lambda low=0: {"a": helper(np.arange(low, size))}
 
@@ -142,7 +142,7 @@ def script(**variables):
     return space
 
 
-def test_the_plain_variables_a_function_reads_of_its_module_count(cache):
+def test_plain_module_variables_that_a_function_reads_are_part_of_the_key(cache):
     def keys(**variables):
         space = script(**variables)
         return [key_of(space[name], [], {}, "", "content") for name in ("make", "nested", "attribute")]
@@ -161,23 +161,23 @@ def test_the_plain_variables_a_function_reads_of_its_module_count(cache):
     assert cache.arrays(script(SCALE=3)["make"])["a"].tolist() == [3, 6, 1, 1]
 
 
-def test_two_functions_on_one_line_are_two(cache):
+def test_two_lambdas_on_one_line_have_different_keys(cache):
     zeros, ones = (lambda: {"a": np.zeros(1)}), (lambda: {"a": np.ones(1)})
     assert [cache.arrays(make)["a"].tolist() for make in (zeros, ones)] == [[0.0], [1.0]]
 
 
-def test_the_order_of_a_set_which_differs_between_processes_is_in_no_key():
+def test_the_order_of_a_set_is_not_part_of_the_key():
     ascending, descending = frozenset([0, 8]), frozenset([8, 0])
     assert list(ascending) != list(descending)
     assert constant_text((ascending,)) == constant_text((descending,))
 
 
-def test_a_function_that_makes_no_dict_is_refused(cache):
+def test_rejects_a_function_that_does_not_return_a_dict(cache):
     with pytest.raises(DataMismatch, match=r"returned a value of type ndarray; return a dict of arrays"):
         cache.arrays(lambda: np.zeros(3))
 
 
-def test_an_input_that_is_not_there_is_named(cache, tmp_path):
+def test_names_a_missing_input(cache, tmp_path):
     with pytest.raises(DataUnreadable, match=r"gone.txt: there is no such file"):
         made(cache, tmp_path / "gone.txt")
 
@@ -205,14 +205,14 @@ def test_a_damaged_entry_is_made_again(cache, text, damage):
     assert list(CALLS) == [2, 2]
 
 
-def test_a_maker_that_fails_leaves_nothing_behind(cache, text):
+def test_a_function_that_fails_leaves_nothing_behind(cache, text):
     text.write_text("1 two 3")
     with pytest.raises(ValueError, match="two"):
         made(cache, text)
     assert list(cache.folder.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_cleared(cache, text):
+def test_clears_the_leftovers_of_a_killed_process(cache, text):
     made(cache, text)
     (entry,) = cache.folder.glob("*/entry.json")
     (cache.folder / f"{entry.parent.name}.99999.tmp").mkdir()
@@ -221,7 +221,7 @@ def test_what_a_killed_process_left_is_cleared(cache, text):
     assert [path.name for path in cache.folder.iterdir()] == [entry.parent.name]
 
 
-def test_threads_that_ask_at_once_make_it_once(cache, text):
+def test_concurrent_threads_compute_an_entry_once(cache, text):
     results = []
     CALLS.clear()
 
@@ -247,7 +247,7 @@ def hold(folder, key, held):
     Cache(folder).entry(key, fill, "r")
 
 
-def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path):
+def test_the_lock_of_a_killed_process_blocks_nobody(tmp_path):
     context = multiprocessing.get_context("fork")
     held = context.Event()
     process = context.Process(target=hold, args=(tmp_path, "key", held))
@@ -260,7 +260,7 @@ def test_the_lock_of_a_killed_process_holds_nobody_up(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 
-def test_the_entries_used_longest_ago_go_when_there_is_no_room(tmp_path, text):
+def test_evicts_the_least_recently_used_entries(tmp_path, text):
     cache = Cache(tmp_path / "cache", limit_bytes=1)
     cache.limit_bytes = 10**9
     for factor in (1, 2, 3):
@@ -281,14 +281,14 @@ def test_the_entries_used_longest_ago_go_when_there_is_no_room(tmp_path, text):
     assert list(CALLS) == [2]
 
 
-def test_a_folder_that_cannot_be_written_costs_the_cache_not_the_training(tmp_path, text, caplog):
+def test_an_unwritable_folder_costs_the_cache_not_the_training(tmp_path, text, caplog):
     (tmp_path / "file").write_text("not a folder")
     assert made(Cache(tmp_path / "file" / "cache"), text).tolist() == [2, 4, 6]
     assert "cannot write to the cache" in caplog.text
     assert list(CALLS) == [2]
 
 
-def test_a_disk_that_fills_up_keeps_what_was_made(cache, text, monkeypatch, caplog):
+def test_a_full_disk_does_not_lose_the_computed_arrays(cache, text, monkeypatch, caplog):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -299,7 +299,7 @@ def test_a_disk_that_fills_up_keeps_what_was_made(cache, text, monkeypatch, capl
     assert list(cache.folder.iterdir()) == []
 
 
-def test_an_input_the_function_cannot_read_is_its_own_error(cache):
+def test_errors_of_the_function_propagate_unchanged(cache):
     def make():
         raise FileNotFoundError("model.bin")
 
@@ -307,14 +307,14 @@ def test_an_input_the_function_cannot_read_is_its_own_error(cache):
         cache.arrays(make)
 
 
-def test_python_objects_and_odd_names_are_refused(cache):
+def test_rejects_python_objects_and_invalid_names(cache):
     with pytest.raises(DataMismatch, match="Python objects"):
         cache.arrays(lambda: {"a": np.array([{}])})
     with pytest.raises(DataMismatch, match="not a valid name"):
         cache.arrays(lambda: {"../a": np.arange(2)})
 
 
-def test_what_is_slow_to_decode_is_stored_once_as_mapped_arrays(cache, tmp_path):
+def test_data_that_is_slow_to_decode_is_stored_once_as_memory_maps(cache, tmp_path):
     (tmp_path / "input").write_text("v1")
     table, labels = np.random.default_rng(0).random((1000, 7)), np.arange(1000)
     reader = Arrays(table, labels)

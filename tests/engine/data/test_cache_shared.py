@@ -68,7 +68,7 @@ class Collected(logging.Handler):
         self.results.put(record.getMessage())
 
 
-def test_processes_that_remove_each_others_entries_get_what_they_asked_for(tmp_path):
+def test_processes_that_evict_each_others_entries_still_get_the_right_arrays(tmp_path):
     results = FORK.Queue()
     processes = [FORK.Process(target=ask_often, args=(tmp_path, seed, results)) for seed in range(3)]
     for process in processes:
@@ -83,7 +83,7 @@ def test_processes_that_remove_each_others_entries_get_what_they_asked_for(tmp_p
     assert found == {"right", None}
 
 
-def test_an_entry_that_gets_its_name_is_not_removed_by_another_process(cache, monkeypatch, nothing_said):
+def test_an_entry_being_renamed_into_place_is_not_removed_by_another_process(cache, monkeypatch, nothing_said):
     sealed = module.seal
 
     def seal_and_prune(folder):
@@ -96,7 +96,7 @@ def test_an_entry_that_gets_its_name_is_not_removed_by_another_process(cache, mo
     assert only_entry(cache).suffix == ""
 
 
-def test_an_entry_removed_when_it_was_just_found_is_still_read(cache, monkeypatch, nothing_said):
+def test_an_entry_removed_right_after_lookup_is_still_read(cache, monkeypatch, nothing_said):
     cached(cache)
     monkeypatch.setattr(os, "utime", lambda path: shutil.rmtree(path.parent))
     assert is_right(cached(cache))
@@ -117,7 +117,7 @@ def test_an_entry_removed_while_it_is_read_is_made_again(cache, monkeypatch, not
     assert only_entry(cache) == entry
 
 
-def test_an_entry_replaced_while_it_is_read_is_read_anew(cache, monkeypatch):
+def test_an_entry_replaced_while_it_is_read_is_read_again(cache, monkeypatch):
     cached(cache)
     entry, of_file = only_entry(cache), module.checksum
     content = bytearray((entry / "a.npy").read_bytes())
@@ -146,13 +146,13 @@ def test_stored_rows_stay_readable_when_their_entry_is_removed(cache, tmp_path):
     assert out.tolist() == [7, 999]
 
 
-def test_a_stray_file_in_an_entry_is_no_array_of_it(cache):
+def test_a_stray_file_in_an_entry_is_ignored(cache):
     cached(cache)
     np.save(only_entry(cache) / "stray.npy", np.zeros(3))
     assert is_right(cached(cache))
 
 
-def test_an_entry_whose_time_cannot_be_set_is_read(cache, monkeypatch, nothing_said):
+def test_an_entry_whose_timestamp_cannot_be_updated_is_still_read(cache, monkeypatch, nothing_said):
     def refused(path):
         raise PermissionError(path)
 
@@ -162,7 +162,7 @@ def test_an_entry_whose_time_cannot_be_set_is_read(cache, monkeypatch, nothing_s
     assert is_right(cached(cache))
 
 
-def test_pruning_clears_what_killed_processes_left_but_not_what_is_being_made(cache):
+def test_pruning_clears_leftovers_but_not_entries_being_written(cache):
     (cache.folder / "left.99999.tmp").mkdir(parents=True)
     (cache.folder / "busy.99999.tmp").mkdir()
     with cache._locked("busy"):
@@ -170,7 +170,7 @@ def test_pruning_clears_what_killed_processes_left_but_not_what_is_being_made(ca
         assert sorted(path.name for path in cache.folder.glob("*.tmp")) == ["busy.99999.tmp"]
 
 
-def test_entries_that_go_while_they_are_counted_are_left_out(cache, monkeypatch):
+def test_entries_that_vanish_while_being_counted_are_left_out(cache, monkeypatch):
     for number in (1, 2):
         cached(cache, number)
     entries = sorted(cache.folder.glob("*/entry.json"))

@@ -49,7 +49,7 @@ def test_two_phases_become_phases_of_the_recipe():
         template("banknotes", training={"frozen_epochs": 12})
 
 
-def test_a_file_changes_what_it_names_of_its_template(tmp_path):
+def test_a_file_overrides_only_what_it_names(tmp_path):
     path = written(
         tmp_path, 'template = "lstm"\n[model]\nlookback = 200\n[training]\nclip = "none"\nlearning_rate = 1\n'
     )
@@ -87,7 +87,7 @@ def test_a_file_changes_what_it_names_of_its_template(tmp_path):
         ("[training\n", r"at line 2"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_key(lines, message, tmp_path):
+def test_errors_name_the_file_and_the_key(lines, message, tmp_path):
     path = written(tmp_path, f'template = "lstm"\n{lines}\n')
     with pytest.raises(ConfigInvalid, match=message) as caught:
         load(path)
@@ -106,19 +106,19 @@ def test_what_is_wrong_is_said_with_file_and_key(lines, message, tmp_path):
         ("a.json", '{"a": {"b": 1, "c": 2, "b": 1}}', "a.json: the key b is given twice in one section"),
     ],
 )
-def test_files_that_are_no_configuration_are_refused(name, text, message, tmp_path):
+def test_rejects_files_that_are_not_configurations(name, text, message, tmp_path):
     with pytest.raises(ConfigInvalid, match=message):
         load(written(tmp_path, text, name))
 
 
-def test_nesting_without_end_and_numbers_without_end_are_refused(tmp_path):
+def test_rejects_excessive_nesting_and_oversized_numbers(tmp_path):
     with pytest.raises(ConfigInvalid, match=r"a.json: .* nested too deeply"):
         load(written(tmp_path, '{"a":' * 100_000, "a.json"))
     with pytest.raises(ConfigInvalid, match=r"template lstm: training.clip = 10+… is too large for a number"):
         template("lstm", training={"clip": 10**400})
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path):
+def test_names_a_missing_file(tmp_path):
     with pytest.raises(ConfigInvalid, match=r"gone.toml: there is no such file"):
         load(tmp_path / "gone.toml")
 
@@ -143,7 +143,7 @@ class Own:
     tags: tuple[str, ...] = field(default=())
 
 
-def test_a_schema_of_ones_own_is_read_the_same_way(tmp_path):
+def test_a_custom_schema_is_read_the_same_way(tmp_path):
     path = written(tmp_path, 'tags = ["a", "b"]\n[head]\nwidths = [8, 4]\n')
     assert read(path, Own) == Own(Head((8, 4)), 0.1, ("a", "b"))
     with pytest.raises(ConfigInvalid, match=r"head.widths\[1\] = \"4\" is text; it must be a whole number"):
@@ -163,7 +163,7 @@ class Rich:
     heads: list[Head] = field(default_factory=list)
 
 
-def test_sections_that_may_be_missing_pairs_lists_and_tables_are_read(tmp_path):
+def test_reads_optional_sections_pairs_lists_and_tables(tmp_path):
     given = {"head": {"widths": [3]}, "pair": [1, 2], "sizes": [4], "rates": {"a": 1}, "heads": [{"widths": [5]}]}
     made = read(written(tmp_path, json.dumps(given), "run.json"), Rich)
     assert made == Rich(Head((3,)), (1, 2.0), [4], {"a": 1.0}, [Head((5,))])
@@ -188,6 +188,6 @@ def test_sections_that_may_be_missing_pairs_lists_and_tables_are_read(tmp_path):
         ("heads = [{}]", r"heads\[0\].widths is missing"),
     ],
 )
-def test_what_is_wrong_inside_them_is_said_with_its_place(line, message, tmp_path):
+def test_errors_inside_nested_values_name_their_place(line, message, tmp_path):
     with pytest.raises(ConfigInvalid, match=message):
         read(written(tmp_path, line), Rich)

@@ -30,7 +30,7 @@ def test_the_example_of_recurrent_layers_runs():
 
 
 @pytest.mark.parametrize("name", re.findall(r"^\| `(\w+)\(", PAGE.read_text(), re.MULTILINE))
-def test_every_source_and_reader_named_is_there(name):
+def test_every_source_and_reader_named_exists(name):
     from hotlap.engine import data
 
     assert name in data.__all__

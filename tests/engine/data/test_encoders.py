@@ -38,14 +38,14 @@ def bit_strings():
 
 
 @pytest.mark.parametrize("form", [list, np.array, lambda texts: np.array(texts, dtype="S"), pd.Series])
-def test_bit_strings_are_what_apply_makes_of_them(bit_strings, form):
+def test_bit_strings_match_pandas_apply(bit_strings, form):
     expected = bits_by_apply(pd.Series(bit_strings))
     assert torch.equal(bits(form(bit_strings), torch.float32), expected)
     assert bits(form(bit_strings)).dtype == torch.bool
     assert torch.equal(bits(form(bit_strings)).float(), expected)
 
 
-def test_bit_strings_longer_than_one_block_of_rows():
+def test_bit_strings_may_span_several_blocks_of_rows():
     texts = ["01", "11"] * 5000
     assert bits(texts, torch.uint8).sum().item() == 15_000
 
@@ -64,20 +64,20 @@ def test_bit_strings_longer_than_one_block_of_rows():
         ([b"01", b"\xff1"], r"row 1 is b'\\xff1', not UTF-8; decode it first"),
     ],
 )
-def test_wrong_bit_strings_are_refused_with_their_row(texts, message):
+def test_rejects_bad_bit_strings_naming_the_row(texts, message):
     with pytest.raises(DataMismatch, match=message):
         bits(texts)
 
 
 @pytest.mark.parametrize("texts", [["", ""], [b"", b""], np.array(["", ""]), np.array([b"", b""], dtype="S4")])
-def test_empty_texts_have_no_bits_whatever_holds_them(texts):
+def test_empty_texts_have_no_bits_in_any_container(texts):
     assert bits(texts).shape == (2, 0)
     assert bits(texts[:0]).shape[0] == 0
 
 
 @pytest.mark.parametrize("letters", [LETTERS, LETTERS + "éß漢😀"])
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_grams_are_what_apply_makes_of_them(letters, n):
+def test_ngrams_match_pandas_apply(letters, n):
     frame = pd.DataFrame({"a": words(200, letters), "b": words(200, letters, seed=1), "c": words(200, letters, 3, 2)})
     draw = random.Random(3)
     vocabulary = sorted({"".join(draw.choices(letters + "q", k=n)) for _ in range(60)})
@@ -86,7 +86,7 @@ def test_grams_are_what_apply_makes_of_them(letters, n):
     assert found.any()
 
 
-def test_grams_of_byte_arrays_leave_their_padding_out():
+def test_ngrams_of_byte_arrays_ignore_the_padding():
     columns = [np.array(words(200, "abc01", seed=seed), dtype="S9") for seed in (0, 1)]
     frame = pd.DataFrame({str(number): [value.decode() for value in column] for number, column in enumerate(columns)})
     vocabulary = [first + second for first in "abc01" for second in "abc01"]
@@ -94,7 +94,7 @@ def test_grams_of_byte_arrays_leave_their_padding_out():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.uint16])
-def test_grams_come_in_the_type_asked_for(dtype):
+def test_ngrams_have_the_requested_type(dtype):
     found = ngrams(["ab", "ba"], ["ab"], dtype=dtype)
     assert found.dtype == ngrams(["a"], ["ab"], dtype=dtype).dtype == dtype
     assert found.tolist() == [[1], [0]]
@@ -114,24 +114,24 @@ def test_a_zero_inside_a_byte_text_belongs_to_it():
     assert found.tolist() == [[True, True, False], [False, False, True]]
 
 
-def test_bytes_beyond_ascii_are_letters_of_utf8():
+def test_bytes_are_decoded_as_utf8():
     found = ngrams(np.array(["né".encode(), b"ne"]), ["né", "ne"])
     assert found.tolist() == [[True, False], [False, True]]
 
 
-def test_grams_too_many_for_a_table_are_found_by_search(monkeypatch):
+def test_a_vocabulary_too_large_for_a_table_is_searched(monkeypatch):
     texts, vocabulary = words(100, LETTERS), ["ab", "zz", "01", "q7"]
     table = ngrams(texts, vocabulary)
     monkeypatch.setattr("hotlap.engine.data.encoders.LARGEST_TABLE", 1)
     assert torch.equal(ngrams(texts, vocabulary), table)
 
 
-def test_no_gram_reaches_over_two_texts_and_short_texts_have_none():
+def test_no_ngram_spans_two_texts_and_short_texts_have_none():
     assert ngrams(["a", "b", ""], ["ab"]).sum() == 0
     assert ngrams([""], ["ab"]).tolist() == [[False]]
 
 
-def test_the_vocabulary_of_texts_is_every_gram_once():
+def test_the_vocabulary_of_texts_holds_every_ngram_once():
     assert grams_in(["abab", "ba", "é"]) == ["ab", "ba"]
     assert grams_in(("a", "b"), 1) == grams_in((["a"], ["b"]), 1) == ["a", "b"]
 
@@ -139,11 +139,11 @@ def test_the_vocabulary_of_texts_is_every_gram_once():
 @pytest.mark.parametrize(
     ("vocabulary", "message"), [(["abc"], "has 3 letters"), (["ab", "ab"], "twice"), ([], "at least 1")]
 )
-def test_a_wrong_vocabulary_is_refused(vocabulary, message):
+def test_rejects_a_bad_vocabulary(vocabulary, message):
     with pytest.raises(DataMismatch, match=message):
         ngrams(["ab"], vocabulary)
 
 
-def test_text_columns_of_different_length_are_refused():
+def test_rejects_text_columns_of_different_length():
     with pytest.raises(DataMismatch, match="same number of rows"):
         ngrams((["a"], ["b", "c"]), ["ab"])

@@ -46,7 +46,7 @@ def test_a_link_inside_the_file_is_followed(tmp_path):
         (h5py.ExternalLink("gone.h5", "/x"), r"'z' is a link to '/x' in gone.h5, which cannot be opened"),
     ],
 )
-def test_a_broken_link_is_named_with_where_it_leads(tmp_path, link, message):
+def test_a_broken_link_is_named_with_its_target(tmp_path, link, message):
     with pytest.raises(DataUnreadable, match=message):
         Hdf5(linked(tmp_path, z=link), "z")
 

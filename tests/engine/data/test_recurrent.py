@@ -39,7 +39,7 @@ def test_a_carried_state_reads_a_series_as_if_it_came_in_one_piece(cell):
     torch.testing.assert_close(lanes[1, 8:], whole[2])
 
 
-def test_a_carried_state_is_written_in_place_and_gets_no_gradient_from_later():
+def test_a_carried_state_is_written_in_place_and_gets_no_gradient_from_later_batches():
     layers = Recurrent("lstm", 3, 5, state="carry", lanes=2)
     address = layers.carried_h.data_ptr()
     for _ in range(3):
@@ -54,7 +54,7 @@ def test_a_carried_state_is_written_in_place_and_gets_no_gradient_from_later():
     assert saved == {"carried_h", "carried_c"}  # a run resumed within an epoch goes on with it
 
 
-def test_carrying_over_shuffled_rows_is_refused_with_the_reason():
+def test_rejects_carrying_a_state_over_rows_that_do_not_continue():
     model = nn.Sequential(Recurrent("gru", 3, 5, state="carry", lanes=2))
     part = [torch.randn(12, 3)]
     ordered = CarriedWindows(part, 4, [part[0][:, :1]], lanes=2)
@@ -76,12 +76,12 @@ def test_a_zero_state_trains_on_anything():
 
 
 @pytest.mark.parametrize("options", [{"state": "carry"}, {"lanes": 3}])
-def test_lanes_belong_to_a_carried_state(options):
+def test_lanes_and_a_carried_state_need_each_other(options):
     with pytest.raises(StateRefused, match="lanes"):
         Recurrent("lstm", 3, 5, **options)
 
 
-def test_flat_weights_are_told_from_scattered_ones():
+def test_distinguishes_flat_weights_from_scattered_ones():
     layer = nn.LSTM(3, 5)
     assert not is_flat(layer)
     sizes = [weight.numel() for weight in layer._flat_weights]

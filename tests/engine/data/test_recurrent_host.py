@@ -40,7 +40,7 @@ def results(layer, x, hx, weight):
 @pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"num_layers": 3}, {"bias": False, "num_layers": 2}])
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize(("batch", "steps"), [(4, 7), (1, 1)])
-def test_outputs_states_and_all_gradients_are_torchs(kind, options, with_state, batch, steps):
+def test_outputs_states_and_all_gradients_match_torch(kind, options, with_state, batch, steps):
     plain, ours = twins(kind, 3, 5, **options)
     x = torch.randn(batch, steps, 3, dtype=torch.float64)
     x = x if options.get("batch_first") else x.transpose(0, 1)
@@ -53,7 +53,7 @@ def test_outputs_states_and_all_gradients_are_torchs(kind, options, with_state, 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("steps", [1, 2, 9])
-def test_without_gradients_it_is_the_same_and_keeps_no_steps(kind, steps, monkeypatch):
+def test_without_gradients_results_match_and_no_steps_are_stored(kind, steps, monkeypatch):
     plain, ours = twins(kind, 3, 5, 2)
     x = torch.randn(steps, 4, 3, dtype=torch.float64)
     made = []
@@ -95,7 +95,7 @@ def test_dropout_between_layers_drops_in_training_only(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", ["bidirectional", "unbatched", "packed", "empty batch"])
-def test_what_it_does_not_do_itself_is_left_to_torch(kind, case):
+def test_unsupported_cases_are_left_to_torch(kind, case):
     plain, ours = twins(kind, 3, 5, bidirectional=case == "bidirectional")
     x = torch.randn(7, 4, 3, dtype=torch.float64)
     x = {"unbatched": x[:, 0], "empty batch": x[:, :0]}.get(case, x)
@@ -105,7 +105,7 @@ def test_what_it_does_not_do_itself_is_left_to_torch(kind, case):
     torch.testing.assert_close(got.data, expected.data, rtol=1e-12, atol=0)
 
 
-def test_parameters_names_copies_and_pickles_stay_and_subclasses_are_left_alone():
+def test_conversion_preserves_parameters_copies_and_pickles_and_skips_subclasses():
     class Own(nn.LSTM):
         pass
 
@@ -133,7 +133,7 @@ def test_low_precision_is_left_to_torch():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shapes_that_do_not_fit_are_refused_as_torch_refuses_them(kind):
+def test_mismatched_shapes_raise_the_errors_of_torch(kind):
     plain, ours = twins(kind, 3, 5)
     wrong_state = torch.zeros(1, 3, 5, dtype=torch.float64)
     state = (wrong_state, wrong_state) if kind is nn.LSTM else wrong_state
@@ -146,7 +146,7 @@ def test_shapes_that_do_not_fit_are_refused_as_torch_refuses_them(kind):
 
 
 @pytest.mark.parametrize("ours_faster", [True, False])
-def test_the_faster_of_both_is_kept_and_nothing_else_changes(ours_faster, monkeypatch):
+def test_the_faster_implementation_is_used(ours_faster, monkeypatch):
     times = (2.0, 1.0) if ours_faster else (1.0, 2.0)
     monkeypatch.setattr(recurrent_host, "seconds_of_both", lambda *_: times)
     model = nn.Sequential(nn.LSTM(3, 5))

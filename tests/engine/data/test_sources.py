@@ -29,7 +29,7 @@ def index(*rows):
     return torch.tensor(rows)
 
 
-def test_a_batch_has_the_rows_asked_for_in_the_type_asked_for():
+def test_a_batch_has_the_requested_rows_in_the_requested_type():
     source = Tensors(torch.arange(6, dtype=torch.uint8).view(3, 2), torch.tensor([False, True, True]),
                      dtypes=(torch.float32, None))  # fmt: skip
     numbers, flags = source.gather(index(2, 0, 2))
@@ -39,7 +39,7 @@ def test_a_batch_has_the_rows_asked_for_in_the_type_asked_for():
     assert flags.tolist() == [True, False, True]
 
 
-def test_arrays_that_torch_cannot_take_as_they_are_become_tensors():
+def test_arrays_that_torch_cannot_wrap_become_tensors():
     reversed_rows = np.arange(4.0)[::-1]
     swapped = np.arange(4, dtype=">i4")
     fixed = np.arange(4)
@@ -57,7 +57,7 @@ def test_arrays_that_torch_cannot_take_as_they_are_become_tensors():
         ([np.array(["a"], dtype=object)], DataMismatch, "object"),
     ],
 )
-def test_tensors_that_make_no_rows_are_refused(tensors, kind, message):
+def test_rejects_tensors_that_make_no_rows(tensors, kind, message):
     with pytest.raises(kind, match=message):
         Tensors(*tensors)
 
@@ -77,7 +77,7 @@ def materialised(parts, targets, lookback, horizon=0, stride=1):
 
 
 @pytest.mark.parametrize(("horizon", "stride"), [(0, 1), (2, 1), (0, 3), (1, 2)])
-def test_windows_are_those_cut_one_by_one_and_none_reaches_over_two_series(horizon, stride):
+def test_windows_match_slices_and_none_spans_two_series(horizon, stride):
     parts = series(7, 3, 12)
     targets = [part[:, :1] * 2 for part in parts]
     source = Windows(parts, 4, targets, horizon=horizon, stride=stride)
@@ -89,7 +89,7 @@ def test_windows_are_those_cut_one_by_one_and_none_reaches_over_two_series(horiz
     assert torch.equal(source.gather(shuffled)[0], windows[shuffled])
 
 
-def test_windows_by_steps_as_a_gpu_lays_them_out_are_the_same(monkeypatch):
+def test_windows_laid_out_by_step_are_the_same(monkeypatch):
     source = Windows(series(9, 6), 4)
     expected = source.gather(index(5, 0, 3))[0]
     monkeypatch.setattr(source, "device", torch.device("meta"))
@@ -98,20 +98,20 @@ def test_windows_by_steps_as_a_gpu_lays_them_out_are_the_same(monkeypatch):
     assert by_steps.transpose(0, 1).is_contiguous()
 
 
-def test_windows_keep_each_row_once_and_cast_after_the_gather():
+def test_windows_store_each_row_once_and_cast_after_the_gather():
     source = Windows([np.ones((1000, 6), np.float16)], 400, dtype=torch.float32)
     assert source.values.numel() == 6000
     assert source.gather(index(0))[0].dtype == torch.float32
 
 
-def test_series_without_a_window_are_said():
+def test_rejects_series_shorter_than_a_window():
     with pytest.raises(EmptySplit, match=r"window of 10 rows \(the longest has 7\)"):
         Windows(series(7, 3), 10)
     with pytest.raises(DataMismatch, match="a row for every row"):
         Windows(series(7), 3, [torch.zeros(6)])
 
 
-def test_one_array_is_not_taken_for_many_series():
+def test_one_array_is_not_mistaken_for_many_series():
     with pytest.raises(DataMismatch, match=r"series is one array of shape \(30, 4\); give a list .* \[series\]"):
         Windows(np.zeros((30, 4)), 3)
     with pytest.raises(DataMismatch, match=r"targets is one array of shape \(30,\); give a list .* \[targets\]"):
@@ -136,7 +136,7 @@ def test_carried_windows_follow_each_other_lane_by_lane():
     assert fresh == [[True, True], [False, True], [False, False], [False, False]]
 
 
-def test_subsets_maps_and_joins_name_rows_of_what_they_are_made_of():
+def test_subsets_maps_and_joins_gather_the_right_rows():
     source = Tensors(torch.arange(10))
     chosen = subset(source, [7, 1, 4])
     assert chosen.gather(index(2, 0))[0].tolist() == [4, 7]
@@ -147,12 +147,12 @@ def test_subsets_maps_and_joins_name_rows_of_what_they_are_made_of():
     assert joined.gather(index(0, 3, 5, 6, 15, 2))[0].tolist() == [7, 14, 8, 0, 9, 4]
 
 
-def test_joins_of_different_rows_are_refused():
+def test_rejects_joins_of_different_rows():
     with pytest.raises(DataMismatch, match="differ in shape or type"):
         ConcatSource(Tensors(torch.zeros(3)), Tensors(torch.zeros(3, 2)))
 
 
-def test_rows_outside_a_source_are_refused_when_the_subset_is_made():
+def test_rejects_rows_outside_a_source_when_the_subset_is_made():
     with pytest.raises(DataMismatch, match=r"rows -1 … 4 .* \(0 … 2\)"):
         subset(Tensors(torch.zeros(3)), [-1, 4])
     with pytest.raises(EmptySplit):
@@ -165,7 +165,7 @@ def streamed(tensor):
 
 @pytest.mark.parametrize("kind", [Tensors, streamed])
 @pytest.mark.parametrize("form", [list, np.array, torch.tensor])
-def test_a_mask_chooses_the_rows_where_it_is_true(kind, form):
+def test_a_mask_selects_the_rows_where_it_is_true(kind, form):
     chosen = subset(kind(torch.arange(10)), form([False] * 6 + [True] * 4))
     assert chosen.rows == 4
     assert chosen.chosen.tolist() == [6, 7, 8, 9]
@@ -186,13 +186,13 @@ def test_a_mask_chooses_the_rows_where_it_is_true(kind, form):
         ([[1], [1, 2]], "lists of different lengths cannot select rows"),
     ],
 )
-def test_what_names_no_rows_is_refused_when_the_subset_is_made(kind, rows, message):
+def test_rejects_invalid_rows_when_the_subset_is_made(kind, rows, message):
     with pytest.raises(DataMismatch, match=message):
         subset(kind(torch.arange(3)), rows)
 
 
 @pytest.mark.parametrize("nothing", [[], [False, False, False]])
-def test_a_subset_of_no_rows_is_empty(nothing):
+def test_rejects_an_empty_subset(nothing):
     with pytest.raises(EmptySplit, match="the subset is empty"):
         subset(Tensors(torch.arange(3)), nothing)
 
@@ -212,7 +212,7 @@ def test_a_split_gives_every_row_to_one_side(kind):
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, 0.01])
-def test_a_split_that_leaves_a_side_empty_is_refused(share):
+def test_rejects_a_split_that_leaves_a_side_empty(share):
     with pytest.raises(EmptySplit, match="empty"):
         split(Tensors(torch.arange(10)), share)
 
@@ -246,7 +246,7 @@ def test_a_gpu_too_small_leaves_the_data_in_host_memory():
     assert "too large for the memory of cuda" in line
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch):
+def test_rejects_a_missing_device(monkeypatch):
     from hotlap.engine.data import NoDevice
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -273,7 +273,7 @@ def test_compact_data_holds_the_same_numbers(values, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
 @pytest.mark.parametrize("shape", [(9,), (9, 3), (9, 4), (9, 2, 2), (9, 0)])
-def test_unsigned_numbers_are_gathered_as_they_are(dtype, shape):
+def test_unsigned_numbers_are_gathered_unchanged(dtype, shape):
     values = torch.arange(9 * 12, dtype=torch.int64)[: int(np.prod(shape))].view(shape)
     got = Tensors(values.to(dtype)).gather(index(8, 0, 3))[0]
     assert got.dtype == dtype
@@ -282,7 +282,7 @@ def test_unsigned_numbers_are_gathered_as_they_are(dtype, shape):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(9, 8), (9, 2, 4), (9, 3), (9,), (9, 0)])
-def test_rows_of_every_type_and_width_are_gathered_as_they_are(dtype, shape):
+def test_rows_of_every_type_and_width_are_gathered_unchanged(dtype, shape):
     values = (torch.randn(shape) * 3).to(dtype)
     for part in (values, values[1:]):
         order = torch.randperm(len(part))
@@ -296,7 +296,7 @@ def test_rows_of_small_numbers_are_gathered_eight_bytes_at_a_time():
     assert Tensors(torch.zeros(5, 16)).wide[0] is None
 
 
-def test_data_that_is_there_already_needs_no_room_and_mapped_files_are_read(tmp_path):
+def test_data_already_on_the_device_needs_no_room_and_mapped_files_are_read(tmp_path):
     tensor = torch.arange(1000.0)
     assert isinstance(resident(tensor, device="cpu", room=Room(device=10, host=10)), Tensors)
     np.save(tmp_path / "x.npy", np.arange(1000.0))
@@ -306,7 +306,7 @@ def test_data_that_is_there_already_needs_no_room_and_mapped_files_are_read(tmp_
         resident([1, 2], device="cpu", room=PLENTY)
 
 
-def test_on_the_way_to_another_device_data_is_read_in_blocks(monkeypatch):
+def test_data_moves_to_another_device_in_blocks(monkeypatch):
     from hotlap.engine.data import placement
 
     table, labels = np.random.default_rng(0).random((500, 7)), np.arange(500)

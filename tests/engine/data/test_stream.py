@@ -81,7 +81,7 @@ FORMATS = [npy, npy_folder, hdf5, chunked, parquet, arrow, halves]
 
 @pytest.mark.parametrize("make", FORMATS)
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_every_format_gives_the_rows_in_the_order_asked_for(make, drop_last, tmp_path):
+def test_every_format_gives_the_rows_in_the_requested_order(make, drop_last, tmp_path):
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
     batches = list(Stream(make(tmp_path), threads=3).batches(order, 8, CPU, drop_last))
     expected_order = order[: ROWS // 8 * 8] if drop_last else order
@@ -146,7 +146,7 @@ def threads_reading():
     return [thread for thread in threading.enumerate() if thread.name.startswith("hotlap-read")]
 
 
-def test_no_more_is_read_ahead_than_was_allowed():
+def test_no_more_is_read_ahead_than_allowed():
     reader = Watched()
     batches = Stream(reader, threads=2, ahead=3).batches(torch.arange(1000), 10, CPU)
     next(batches)
@@ -168,7 +168,7 @@ def test_an_error_in_a_thread_reaches_the_trainer_after_the_batches_before_it():
     assert threads_reading() == []
 
 
-def test_a_stream_left_in_the_middle_ends_its_threads():
+def test_abandoning_a_stream_ends_its_threads():
     for number, _ in enumerate(Stream(Watched(), threads=2).batches(torch.arange(1000), 10, CPU)):
         if number == 3:
             break
@@ -194,7 +194,7 @@ def test_an_interrupt_while_waiting_ends_the_threads(monkeypatch):
     assert threads_reading() == []
 
 
-def test_rows_a_stream_does_not_have_are_refused():
+def test_rejects_rows_that_a_stream_does_not_have():
     with pytest.raises(DataMismatch, match="rows 0 … 10"):
         next(Stream(Arrays(np.arange(10))).batches(torch.tensor([0, 10]), 2, CPU))
     assert list(Stream(Arrays(np.arange(10))).batches(torch.zeros(0, dtype=torch.int64), 2, CPU)) == []
@@ -205,7 +205,7 @@ def cut(path, share=0.5):
     path.write_bytes(whole[: int(len(whole) * share)])
 
 
-def test_a_file_cut_short_is_named(tmp_path):
+def test_names_a_truncated_file(tmp_path):
     npy(tmp_path)
     cut(tmp_path / "x.npy")
     with pytest.raises(DataUnreadable, match=r"x\.npy: it is cut short"):
@@ -227,7 +227,7 @@ def test_a_file_cut_short_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "message"), [(Arrays, "not a .npy"), (Hdf5, "not an HDF5"), (Parquet, "not a Parquet")]
 )
-def test_a_file_of_another_kind_or_none_is_named(kind, message, tmp_path):
+def test_names_a_missing_file_or_one_of_another_format(kind, message, tmp_path):
     (tmp_path / "other").write_text("no data at all, just some words")
     with pytest.raises(DataUnreadable, match=message):
         kind(tmp_path / "other")
@@ -235,7 +235,7 @@ def test_a_file_of_another_kind_or_none_is_named(kind, message, tmp_path):
         kind(tmp_path / "missing")
 
 
-def test_one_bad_file_of_a_folder_is_named_with_its_row_while_it_trains(tmp_path):
+def test_names_one_bad_file_of_a_folder_with_its_row(tmp_path):
     reader = npy_folder(tmp_path)
     cut(tmp_path / "031.npy", 0.8)
     with pytest.raises(DataUnreadable, match=r"031\.npy, row 31: it is cut short"):
@@ -245,7 +245,7 @@ def test_one_bad_file_of_a_folder_is_named_with_its_row_while_it_trains(tmp_path
         list(Stream(reader).batches(torch.arange(ROWS), 8, CPU))
 
 
-def test_a_damaged_chunk_is_named_with_file_and_row(tmp_path):
+def test_names_a_damaged_chunk_by_file_and_row(tmp_path):
     reader = hdf5(tmp_path, chunks=(5, 6), compression="gzip", fletcher32=True)
     place = reader.datasets[0].id.get_chunk_info(2)
     reader.close()
@@ -256,7 +256,7 @@ def test_a_damaged_chunk_is_named_with_file_and_row(tmp_path):
         list(Stream(Hdf5(tmp_path / "data.h5", "x")).batches(torch.arange(ROWS), 8, CPU))
 
 
-def test_what_a_file_does_not_have_is_said_with_what_it_has(tmp_path):
+def test_a_missing_dataset_or_column_is_reported_with_those_that_exist(tmp_path):
     hdf5(tmp_path).close()
     with pytest.raises(DataUnreadable, match=r"no dataset 'X'.*It has: x, y"):
         Hdf5(tmp_path / "data.h5", "X")
@@ -265,7 +265,7 @@ def test_what_a_file_does_not_have_is_said_with_what_it_has(tmp_path):
         Parquet(tmp_path / "data.parquet", "z")
 
 
-def test_missing_values_uneven_lists_and_text_are_refused(tmp_path):
+def test_rejects_missing_values_uneven_lists_and_text(tmp_path):
     path = tmp_path / "odd.parquet"
     pa.parquet.write_table(pa.table({"gap": [1, None], "uneven": [[1], [2, 3]], "text": ["a", "b"]}), path)
     with pytest.raises(DataUnreadable, match="'gap' has 1 missing"):
@@ -285,7 +285,7 @@ def test_missing_values_uneven_lists_and_text_are_refused(tmp_path):
         ([[[1, None, 3]]], "row 0: the lists in column 'x' have 1 missing values"),
     ],
 )
-def test_lists_that_change_or_have_gaps_within_a_file_are_refused(groups, message, tmp_path):
+def test_rejects_lists_that_change_or_have_gaps_within_a_file(groups, message, tmp_path):
     schema = pa.schema([("x", pa.list_(pa.float32()))])
     with pa.parquet.ParquetWriter(tmp_path / "odd.parquet", schema) as file:
         for rows in groups:
@@ -294,7 +294,7 @@ def test_lists_that_change_or_have_gaps_within_a_file_are_refused(groups, messag
         load_all(Parquet(tmp_path / "odd.parquet"))
 
 
-def test_a_group_of_an_hdf5_file_is_told_from_a_dataset(tmp_path):
+def test_a_group_of_an_hdf5_file_is_not_mistaken_for_a_dataset(tmp_path):
     path = tmp_path / "groups.h5"
     with h5py.File(path, "w") as file:
         file["inner/x"] = np.arange(3)
@@ -307,7 +307,7 @@ def test_a_group_of_an_hdf5_file_is_told_from_a_dataset(tmp_path):
     assert load_all(Hdf5(path))[0].tolist() == load_all(Hdf5(path, "inner/x"))[0].tolist() == [0, 1, 2]
 
 
-def test_readers_that_do_not_fit_together_are_refused(tmp_path):
+def test_rejects_readers_that_do_not_fit_together(tmp_path):
     with pytest.raises(DataMismatch, match="same number of rows"):
         ZipReader(Arrays(TABLE), Arrays(LABELS[:3]))
     with pytest.raises(DataMismatch, match="same columns"):
@@ -318,7 +318,7 @@ def test_readers_that_do_not_fit_together_are_refused(tmp_path):
         Stream(Arrays(TABLE[:0]))
 
 
-def test_a_package_that_is_not_there_is_named_with_what_to_type(monkeypatch, tmp_path):
+def test_a_missing_package_is_named_with_the_command_to_install_it(monkeypatch, tmp_path):
     import sys
 
     monkeypatch.setitem(sys.modules, "h5py", None)
@@ -379,7 +379,7 @@ def late_copies(monkeypatch):
 
 @pytest.mark.parametrize("ahead", [2, 3, 8])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_host_memory_is_read_into_again_only_after_its_copy(late_copies, ahead, threads):
+def test_host_memory_is_reused_only_after_its_copy(late_copies, ahead, threads):
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))
     source = Stream(Arrays(TABLE, LABELS), threads=threads, ahead=ahead)
     batches = list(source.batches(order, 4, torch.device("cuda")))

@@ -24,13 +24,13 @@ def test_the_tiers_of_the_reports_on_a_machine_with_many_cores(kind, memory, rea
 @pytest.mark.parametrize("cores", [1, 2, 3, 8, 64])
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("kind", ["sequence", "table", "image"])
-def test_readers_and_compute_threads_together_are_never_more_than_the_cores(cores, gpu, kind):
+def test_readers_and_compute_threads_never_exceed_the_cores(cores, gpu, kind):
     chosen = workers_for(kind, MIB, Machine(cores, 64 * GIB, gpu))
     assert chosen.readers + chosen.compute_threads <= max(cores, 1)
     assert chosen.compute_threads >= 1
 
 
-def test_large_batches_take_readers_away():
+def test_large_batches_reduce_the_readers():
     machine = Machine(cores=32, memory=16 * GIB, gpu=True)
     large = workers_for("image", GIB, machine)
     assert large.readers == 2
@@ -39,7 +39,7 @@ def test_large_batches_take_readers_away():
     assert "by the size of a batch (1.0 GiB)" in large.why
 
 
-def test_an_unknown_kind_is_refused():
+def test_rejects_an_unknown_kind():
     with pytest.raises(DataMismatch, match="use one of sequence, table, image"):
         workers_for("sound", MIB)
 

@@ -58,7 +58,7 @@ def ways(monkeypatch):
 
 
 @kinds
-def test_what_gives_other_results_is_never_used_and_the_next_is(kind, ways, caplog):
+def test_a_variant_with_different_results_is_skipped_for_the_next(kind, ways, caplog):
     def fails(results):
         raise RuntimeError("no such kernel")
 
@@ -71,13 +71,13 @@ def test_what_gives_other_results_is_never_used_and_the_next_is(kind, ways, capl
 @kinds
 @pytest.mark.parametrize("wrong", [0.005, 0.1, float("nan"), float("inf"), nothing])
 @pytest.mark.parametrize("cudnn", [0.0, -0.004])
-def test_a_wrong_kernel_is_refused_however_wrong(kind, wrong, cudnn, ways):
+def test_rejects_a_wrong_kernel_however_wrong(kind, wrong, cudnn, ways):
     ways.ours, ways.cudnn = {str(ONE): wrong}, cudnn
     assert ways.agreeing(replace(KEY, kind=kind), ONE) == []
 
 
 @kinds
-def test_where_cudnn_is_off_float64_decides_and_is_run_once(kind, ways, caplog):
+def test_float64_decides_once_where_cudnn_is_off(kind, ways, caplog):
     """cuDNN may be off by 0.01 here; who is no further from float64 is as good, and who is further is not."""
     key = replace(KEY, kind=kind)
     ways.cudnn, ways.ours = 0.01, {str(OTHER): -0.008, str(THIRD): -0.012}
@@ -89,18 +89,18 @@ def test_where_cudnn_is_off_float64_decides_and_is_run_once(kind, ways, caplog):
 
 
 @pytest.mark.parametrize("wrong", [0.5, nothing])
-def test_where_cudnn_itself_is_far_from_float64_nothing_else_far_away_is_accepted(wrong, ways):
+def test_rejects_a_distant_result_even_where_cudnn_is_far_from_float64(wrong, ways):
     ways.cudnn, ways.ours = 1.4, {str(ONE): wrong}
     assert ways.agreeing(KEY, ONE, OTHER) == [OTHER]
 
 
-def test_near_cudnn_float64_is_not_run(ways):
+def test_float64_is_not_run_for_variants_near_cudnn(ways):
     ways.ours = {str(ONE): 1e-3, str(OTHER): 2e-3}
     assert ways.agreeing(KEY, ONE, OTHER) == [ONE, OTHER]
     assert ways.exact == 0
 
 
-def test_memory_that_the_next_variant_may_get_holds_no_right_results(ways):
+def test_right_results_are_erased_before_their_memory_is_reused(ways):
     seen = []
 
     def results(right):
@@ -113,7 +113,7 @@ def test_memory_that_the_next_variant_may_get_holds_no_right_results(ways):
     assert all(result.isnan().all() for result in seen)
 
 
-def test_without_the_memory_for_float64_it_is_refused(ways, monkeypatch, caplog):
+def test_rejects_a_doubtful_variant_without_memory_for_float64(ways, monkeypatch, caplog):
     def too_large(*_):
         raise torch.cuda.OutOfMemoryError
 
@@ -129,7 +129,7 @@ def test_without_gradients_only_outputs_are_compared(ways):
         assert ways.agreeing(replace(KEY, backward=False), ONE, OTHER) == [OTHER]
 
 
-def test_exactly_computed_layers_may_be_less_apart(ways, monkeypatch):
+def test_exact_layers_have_a_tighter_limit(ways, monkeypatch):
     """Unless what they are compared with is rounded to TF32: precision="ieee" is of one layer."""
     monkeypatch.setattr(agreement, "cudnn_uses_tf32", lambda: False)
     ways.ours = {str(ONE): 5e-4}
@@ -150,7 +150,7 @@ def test_the_limit_follows_precision_depth_and_shape(monkeypatch):
 
 
 @kinds
-def test_the_layer_that_is_compared_does_not_magnify_rounding(kind):
+def test_the_probe_layer_does_not_magnify_rounding(kind):
     """With weights that grew from -0.1 to 0.1 it did: an LSTM's float32 was 5e-4 from float64, after 200 steps 0.7."""
     key = replace(KEY, kind=kind, batch=2, steps=40, features=64, hidden=256, layers=3)
     layer, x, dy = probe.made(key, "cpu")
@@ -168,7 +168,7 @@ def test_float64_is_computed_in_parts_of_the_batch(kind, monkeypatch):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_cudnn_is_taken_to_round_where_settings_contradict_each_other(monkeypatch):
+def test_cudnn_is_assumed_to_round_when_settings_conflict(monkeypatch):
     class Settings:
         @property
         def allow_tf32(self):

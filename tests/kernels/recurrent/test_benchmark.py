@@ -60,7 +60,7 @@ def names(content):
     return [point["name"] for point in content["points"]]
 
 
-def test_the_grid_is_that_of_the_issue_and_begins_with_some_of_every_kind(bench):
+def test_the_grid_is_complete_and_starts_with_every_kind(bench):
     grid = bench.cases.grid()
     assert len(grid) == len(set(grid)) == 2 * 5 * 3 * 5 * 3 * 3
     assert set(grid) == set(bench.cases.whole())
@@ -72,7 +72,7 @@ def test_the_grid_is_that_of_the_issue_and_begins_with_some_of_every_kind(bench)
         assert {getattr(point, name) for point in begin} == set(values)
 
 
-def test_parts_have_every_shape_once_and_are_merged_in_one_file(bench, tmp_path):
+def test_parts_cover_every_shape_once_and_merge_into_one_file(bench, tmp_path):
     for number in (1, 2, 3):
         bench.measure(tmp_path / f"{number}.json", "--quick", "--part", f"{number}/3")
     bench.call("--merge", *(tmp_path / f"{number}.json" for number in (1, 2, 3)), "--out", tmp_path / "all.json")
@@ -84,7 +84,7 @@ def test_parts_have_every_shape_once_and_are_merged_in_one_file(bench, tmp_path)
     ]
 
 
-def test_what_was_measured_stays_when_the_run_is_killed_and_the_next_goes_on(bench, tmp_path, monkeypatch):
+def test_a_killed_run_keeps_its_measurements_and_can_be_resumed(bench, tmp_path, monkeypatch):
     out, third = tmp_path / "out.json", bench.cases.quick()[2].name
     bench.fails = {third: SystemExit(137)}
     with pytest.raises(SystemExit):
@@ -95,7 +95,7 @@ def test_what_was_measured_stays_when_the_run_is_killed_and_the_next_goes_on(ben
     assert (len(bench.ran), len(names(content)), len(content["about"]["calls"])) == (3, 5, 2)
 
 
-def test_a_shape_that_breaks_the_device_ends_the_call_and_is_left_out_by_the_next(bench, tmp_path):
+def test_a_shape_that_breaks_the_device_ends_the_call_and_is_skipped_by_the_next(bench, tmp_path):
     out, points = tmp_path / "out.json", bench.cases.quick()
     bench.fails = {points[0].name: torch.cuda.OutOfMemoryError(), points[2].name: RuntimeError("illegal access")}
     with pytest.raises(RuntimeError, match="illegal access"):
@@ -105,7 +105,7 @@ def test_a_shape_that_breaks_the_device_ends_the_call_and_is_left_out_by_the_nex
     assert content["failed"] == {points[0].name: "too little memory", points[2].name: "illegal access"}
 
 
-def test_the_mean_of_a_part_counts_the_reports_shapes_as_often_as_the_grid_has_them(bench, tmp_path, monkeypatch):
+def test_the_mean_of_a_part_weights_shapes_as_the_grid_does(bench, tmp_path, monkeypatch):
     monkeypatch.setitem(SPEEDS, "gru", 2.0)
     content = bench.measure(tmp_path / "out.json", "--shapes", 30)
     found = content["summary"]["geometric_mean_speedup"]
@@ -126,13 +126,13 @@ def test_results_of_other_machines_or_versions_are_not_mixed(bench, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["0/3", "4/3", "2", "/", "a/b", "1/0"])
-def test_a_part_that_is_none_is_refused(bench, tmp_path, part, capsys):
+def test_rejects_an_invalid_part(bench, tmp_path, part, capsys):
     with pytest.raises(SystemExit):
         bench.measure(tmp_path / "out.json", "--part", part)
     assert f"{part!r} is no part" in capsys.readouterr().err
 
 
-def test_a_shape_is_not_timed_for_longer_than_it_may_be(bench):
+def test_timing_a_shape_respects_the_time_limit(bench):
     place = bench.cases.Place("cpu")
     slow = {"cudnn": lambda: None, "ours": lambda: None}
     rounds = [len(bench.cases.interleaved(place, slow, False, seconds)["cudnn"]) for seconds in (0.0, 60.0)]

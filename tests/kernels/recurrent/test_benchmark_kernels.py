@@ -39,7 +39,7 @@ def call(script, monkeypatch, out, *given):
     return json.loads(out.read_text())
 
 
-def test_each_piece_is_timed_and_the_outputs_are_cudnns(script, monkeypatch, tmp_path, capsys):
+def test_each_piece_is_timed_and_the_outputs_match_cudnn(script, monkeypatch, tmp_path, capsys):
     given = ("--shapes", "lstm:5:4:5:2", "gru:3:3:5:17", "--variants", FEW, TILES)
     found = call(script, monkeypatch, tmp_path / "out.json", *given)
     few, many = (point["variants"] for point in found["points"])
@@ -54,7 +54,7 @@ def test_each_piece_is_timed_and_the_outputs_are_cudnns(script, monkeypatch, tmp
     assert "lstm B5 T4 H5 L1 I2" in capsys.readouterr().out
 
 
-def test_a_plan_has_its_own_kernels_afterwards(script):
+def test_a_plan_gets_its_own_kernels_back(script):
     case = script.Case(script.Point("lstm", 3, 4, 5, 1, 2), script.Place("cpu"))
     pieces = script.Pieces(case, script.parse(FEW))
     level = pieces.plan.first
@@ -70,13 +70,13 @@ def test_the_reports_shapes_are_the_usual_ones(script):
         assert 1 < len(script.variants_for(point, [], script.Place("cpu"))) <= 5
 
 
-def test_without_time_no_shape_begins(script, monkeypatch, tmp_path, capsys):
+def test_no_shape_starts_without_time_left(script, monkeypatch, tmp_path, capsys):
     given = ("--shapes", "lstm:5:4:5:2", "--variants", FEW, "--seconds", "-1")
     assert call(script, monkeypatch, tmp_path / "out.json", *given)["points"] == []
     assert "no time left" in capsys.readouterr().out
 
 
-def test_a_variant_that_cannot_run_is_said_and_the_others_go_on(script, monkeypatch, tmp_path, capsys):
+def test_a_failing_variant_is_reported_and_the_others_continue(script, monkeypatch, tmp_path, capsys):
     launch = emulating.Kernel.launch
 
     def refused(kernel, *given):

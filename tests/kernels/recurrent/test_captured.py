@@ -78,7 +78,7 @@ def gpu(monkeypatch, tmp_path):
     selection.forget()
 
 
-def test_a_training_measures_each_shape_before_its_capture_and_captures_what_won(gpu, monkeypatch):
+def test_a_training_measures_each_shape_before_its_capture_and_captures_the_winner(gpu, monkeypatch):
     """Full batches of 16 and the last one of 8."""
     _, history = fitted(1, train=ROWS, valid=ROWS, recorder=gpu, monkeypatch=monkeypatch, model=Model, graph="on")
     assert history.mode == "one CUDA graph"
@@ -99,13 +99,13 @@ def test_the_captured_kernels_train_as_torchs_layers_do(gpu, monkeypatch):
         torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_capture_without_a_call_before_it_is_cudnns(gpu):
+def test_a_shape_first_seen_in_a_capture_uses_cudnn(gpu):
     model = Model()
     gpu.capture(lambda: model(WINDOWS))
     assert gpu.events == ["capture"]
 
 
-def test_plain_layers_of_a_model_become_the_engines_and_others_stay():
+def test_only_plain_layers_are_replaced():
     class Own(nn.LSTM):
         pass
 

@@ -52,7 +52,7 @@ def test_a_shape_is_measured_once(gpu):
     assert gpu.measured == [KEY]
 
 
-def test_at_another_length_only_what_won_is_measured(gpu):
+def test_at_another_length_only_the_winner_is_measured(gpu):
     choice(KEY, GPU)
     assert gpu.only == ()
     choice(replace(KEY, steps=150), GPU)
@@ -62,7 +62,7 @@ def test_at_another_length_only_what_won_is_measured(gpu):
 
 
 @pytest.mark.parametrize("found", [{CUDNN: 2.0}, {CUDNN: 2.0, FAST: 2.1}])
-def test_where_what_won_elsewhere_is_wrong_or_slow_the_others_are_measured_too(gpu, found):
+def test_all_variants_are_measured_where_the_earlier_winner_is_wrong_or_slow(gpu, found):
     choice(KEY, GPU)
     gpu.times_of_only, gpu.times = found, {CUDNN: 2.0, MMA: 0.4}
     longer = replace(KEY, steps=800)
@@ -70,7 +70,7 @@ def test_where_what_won_elsewhere_is_wrong_or_slow_the_others_are_measured_too(g
     assert gpu.measured == [KEY, longer, longer]
 
 
-def test_what_was_chosen_by_other_rules_is_forgotten(monkeypatch, tmp_path):
+def test_choices_made_by_other_rules_are_forgotten(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
     before = selection.file_of(0)
     assert before == selection.file_of(0)
@@ -82,7 +82,7 @@ def test_what_was_chosen_by_other_rules_is_forgotten(monkeypatch, tmp_path):
     assert before != selection.file_of(0)
 
 
-def test_the_next_process_reads_it_from_disk(gpu, tmp_path):
+def test_the_next_process_reads_the_choice_from_disk(gpu, tmp_path):
     choice(KEY, GPU)
     selection.forget()
     assert choice(KEY, GPU) == FAST
@@ -90,7 +90,7 @@ def test_the_next_process_reads_it_from_disk(gpu, tmp_path):
     assert json.loads((tmp_path / "choices.json").read_text()) == {KEY.text: FAST}
 
 
-def test_what_another_process_wrote_meanwhile_stays(gpu, tmp_path):
+def test_choices_written_meanwhile_by_another_process_survive(gpu, tmp_path):
     selection.stored(0)
     (tmp_path / "choices.json").write_text(json.dumps({"other": CUDNN}))
     choice(KEY, GPU)
@@ -98,20 +98,20 @@ def test_what_another_process_wrote_meanwhile_stays(gpu, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}', '{"a": "cuda:nonsense"}', "\x00"])
-def test_a_torn_or_foreign_file_is_no_memory(gpu, tmp_path, content):
+def test_ignores_a_torn_or_foreign_file_of_choices(gpu, tmp_path, content):
     (tmp_path / "choices.json").write_text(content)
     assert choice(KEY, GPU) == FAST
     assert gpu.measured == [KEY]
 
 
-def test_a_remembered_kernel_that_does_not_load_is_measured_anew(gpu, tmp_path):
+def test_a_remembered_kernel_that_does_not_load_is_measured_again(gpu, tmp_path):
     (tmp_path / "choices.json").write_text(json.dumps({KEY.text: FAST}))
     gpu.loads, gpu.times = False, {CUDNN: 2.0}
     assert choice(KEY, GPU) == CUDNN
     assert gpu.measured == [KEY]
 
 
-def test_while_a_graph_is_captured_nothing_is_measured(gpu):
+def test_nothing_is_measured_during_a_capture(gpu):
     gpu.capturing = True
     assert choice(KEY, GPU) == CUDNN
     gpu.capturing = False
@@ -121,7 +121,7 @@ def test_while_a_graph_is_captured_nothing_is_measured(gpu):
     assert gpu.measured == [KEY]
 
 
-def test_lengths_that_never_repeat_end_at_cudnn(gpu, monkeypatch):
+def test_lengths_that_never_repeat_fall_back_to_cudnn(gpu, monkeypatch):
     monkeypatch.setattr(selection, "MEASURED_AT_MOST", 2)
     keys = [Key("gru", 8, steps, 3, 16, 1, 1, True, "float32", False, True) for steps in range(1, 5)]
     assert [choice(key, GPU) for key in keys] == [FAST, FAST, CUDNN, CUDNN]
@@ -141,7 +141,7 @@ def test_lengths_that_never_repeat_end_at_cudnn(gpu, monkeypatch):
         ({FAST: 0.1}, CUDNN),
     ],
 )
-def test_ours_only_where_it_is_clearly_faster(times, expected):
+def test_our_kernels_are_used_only_where_clearly_faster(times, expected):
     assert fastest(times) == expected
 
 
@@ -155,7 +155,7 @@ def test_forcing_a_variant_ends_with_its_block(gpu):
         pass
 
 
-def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
+def test_a_missing_compiler_is_reported_once(monkeypatch, caplog):
     class Properties:
         multi_processor_count, major, minor = 132, 9, 0
 
@@ -174,7 +174,7 @@ def test_without_a_compiler_it_is_said_once(monkeypatch, caplog):
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("backward", [True, False])
-def test_what_is_timed_is_a_whole_layer_and_draws_no_random_numbers(kind, dtype, backward):
+def test_a_whole_layer_is_timed_and_draws_no_random_numbers(kind, dtype, backward):
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
@@ -196,7 +196,7 @@ def by_the_clock(monkeypatch, clock):
     return measurement.interleaved(runs), ran
 
 
-def test_the_median_of_several_rounds_counts_and_they_go_by_turns(monkeypatch):
+def test_the_median_of_alternating_rounds_counts(monkeypatch):
     cudnn = [9, 2.2, 2.0, 1.9, 2.1, 2.0, 0.1, 2.0, 2.3, 1.8]  # warm, screened twice, seven rounds
     mine = [9, 1.8, 1.7, 1.6, 1.7, 1.8, 1.7, 9.0, 9.0, 9.0]
     found, ran = by_the_clock(monkeypatch, {CUDNN: cudnn, FAST: mine})
@@ -204,13 +204,13 @@ def test_the_median_of_several_rounds_counts_and_they_go_by_turns(monkeypatch):
     assert ran[6:10] == [CUDNN, FAST, FAST, CUDNN]
 
 
-def test_what_cannot_win_is_not_measured_again(monkeypatch):
+def test_variants_that_cannot_win_are_not_measured_again(monkeypatch):
     found, ran = by_the_clock(monkeypatch, {CUDNN: [9, 4.0, 4.0], FAST: [9, 1.0, 1.1], MMA: [9, 2.0, 1.9]})
     assert found == {CUDNN: 4.0, FAST: 1.0, MMA: 1.9}
     assert len(ran) == 9
 
 
-def test_where_the_host_is_slower_the_devices_time_decides_among_ours(monkeypatch):
+def test_device_time_decides_among_our_kernels_when_the_host_is_slower(monkeypatch):
     """Seen from the host all take 1 ms; the one that is best on the device is measured against cuDNN."""
     on_device = {FAST: 0.6, MMA: 0.3, "cuda:tile:r4:c1:b1": 0.4}
     monkeypatch.setattr(measurement, "_on_device", lambda run: on_device[run.name])
@@ -231,7 +231,7 @@ def test_where_the_host_is_slower_the_devices_time_decides_among_ours(monkeypatc
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_first_call_in_a_rehearsal_where_host_syncs_are_errors_is_measured_all_the_same(monkeypatch, before):
+def test_measuring_works_where_host_syncs_are_errors(monkeypatch, before):
     mode, modes = [before], []
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
     monkeypatch.setattr(
@@ -252,12 +252,12 @@ def test_a_shape_that_would_take_seconds_is_measured_with_fewer_steps():
     assert measurement.shortened(KEY) == KEY
 
 
-def test_what_takes_long_is_measured_once(monkeypatch):
+def test_slow_shapes_are_measured_once(monkeypatch):
     found, _ = by_the_clock(monkeypatch, {CUDNN: [99, 40.0], FAST: [99, 30.0]})
     assert found == {CUDNN: 40.0, FAST: 30.0}
 
 
-def test_what_fails_is_left_out(monkeypatch, caplog):
+def test_failing_variants_are_left_out(monkeypatch, caplog):
     monkeypatch.setattr(agreement, "_said", set())
     monkeypatch.setattr(measurement, "_timed", lambda run: run() or 1.0)
 
@@ -275,7 +275,7 @@ def test_kernels_and_choices_are_kept_in_the_users_cache(monkeypatch, tmp_path):
     assert [path.name for path in folder.cache_folder().iterdir()] == ["one"]
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+def test_works_without_a_writable_cache(tmp_path):
     (tmp_path / "file").write_text("")
     folder.written(tmp_path / "file" / "below", b"content")
     assert (tmp_path / "file").read_text() == ""

@@ -38,7 +38,7 @@ def emulated(monkeypatch):
     first=st.booleans(), initial=st.booleans(), steps=st.integers(1, 4), batch=st.integers(0, 5),
     seed=st.integers(0, 99),
 )  # fmt: skip
-def test_outputs_and_all_gradients_are_torchs(
+def test_outputs_and_all_gradients_match_torch(
     kind, by, features, layers, bias, both, first, initial, steps, batch, seed
 ):  # fmt: skip
     """A batch of 0 stands for an input without one."""
@@ -52,7 +52,7 @@ def test_outputs_and_all_gradients_are_torchs(
 
 
 @kinds
-def test_where_kernels_are_compared_one_that_leaves_rows_out_is_found(kind, monkeypatch):
+def test_the_comparison_rejects_a_kernel_that_skips_rows(kind, monkeypatch):
     launch = emulating.Kernel.launch
 
     def too_few(kernel, blocks, threads, stream, given):
@@ -68,7 +68,7 @@ def test_where_kernels_are_compared_one_that_leaves_rows_out_is_found(kind, monk
 
 
 @kinds
-def test_products_in_parts_that_do_not_come_out_even(kind, monkeypatch):
+def test_products_in_uneven_parts_match_torch(kind, monkeypatch):
     monkeypatch.setattr(plans, "ROWS_OF_A_PART", 5)
     assert plans.parting(19, 4, 4) == plans.RowPartition(3, 6, 1)
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def test_products_in_parts_that_do_not_come_out_even(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 64, 1000, 79800, 76649])
-def test_a_product_over_many_rows_is_parted_into_all_of_them(rows):
+def test_the_parts_of_a_product_cover_all_rows(rows):
     found = plans.parting(rows, 256, 64)
     assert found.parts * found.each + found.rest == rows
     assert found.parts <= 64
@@ -87,7 +87,7 @@ def test_a_product_over_many_rows_is_parted_into_all_of_them(rows):
     assert rows != 79800 or found.rest == 0
 
 
-def test_who_multiplies_what():
+def test_small_products_are_computed_inside_the_walk():
     """Few features and few units stay in the walk."""
     small = [layout(kind, 16, parse(BY), True, False, FEW) for kind in ("lstm", "gru")]
     assert [(kernel.features, kernel.summed) for kernel in small] == [(FEW, True)] * 2
@@ -110,7 +110,7 @@ def test_who_multiplies_what():
         (64, 65, [(False, False, False), (False, False, False)]),
     ],
 )
-def test_which_large_products_are_made_in_float32(hidden, features, expected):
+def test_some_large_products_are_computed_in_float32(hidden, features, expected):
     shape = Shape("lstm", 2, 1, hidden, True, 0.0, False, "cuda:mma:r16:c1:b1")
     plan = plans.Plan(shape, 3, 2, features, 0)
     assert [(level.exact_forward, level.exact_inputs, level.exact) for level in (plan.first, plan.later)] == expected
@@ -119,7 +119,7 @@ def test_which_large_products_are_made_in_float32(hidden, features, expected):
 
 
 @kinds
-def test_gradients_of_strange_strides(kind):
+def test_accepts_gradients_with_unusual_strides(kind):
     """Of a sum they are one number for all, and of a slice of wider outputs rows lie apart."""
     torch.manual_seed(0)
     layer, reference = pair(kind, FEW, HIDDEN, batch_first=True)
@@ -137,7 +137,7 @@ def test_gradients_of_strange_strides(kind):
 
 @kinds
 @pytest.mark.parametrize("by", [BY, IN_TILES])
-def test_the_same_input_gives_the_same_bits_also_backward_twice_through_one_graph(kind, by):
+def test_the_same_input_gives_the_same_bits_even_in_a_second_backward(kind, by):
     torch.manual_seed(0)
     layer = KINDS[kind][0](FEW, HIDDEN, 2, dropout=0.5, bidirectional=True).eval()
     x, hx = torch.randn(4, 5, FEW), states(kind, layer, (5,))
@@ -150,7 +150,7 @@ def test_the_same_input_gives_the_same_bits_also_backward_twice_through_one_grap
 
 
 @kinds
-def test_it_trains_after_it_was_first_called_in_inference_mode(kind):
+def test_a_layer_first_called_in_inference_mode_still_trains(kind):
     direct._nothing.cache_clear()
     layer, x = KINDS[kind][0](FEW, HIDDEN), torch.randn(4, 5, FEW)
     with selection.forced(BY):
@@ -172,7 +172,7 @@ def test_no_two_gradients_share_memory(kind):
 
 
 @kinds
-def test_gradients_are_made_for_what_asks_for_them(kind, monkeypatch):
+def test_only_the_requested_gradients_are_computed(kind, monkeypatch):
     needed = []
     plain = direct.backward
     monkeypatch.setattr(direct, "backward", lambda *given: needed.append(given[4]) or plain(*given))
@@ -186,7 +186,7 @@ def test_gradients_are_made_for_what_asks_for_them(kind, monkeypatch):
 
 
 @kinds
-def test_second_derivatives_are_refused(kind):
+def test_rejects_second_derivatives(kind):
     layer = KINDS[kind][0](FEW, HIDDEN)
     with selection.forced(BY):
         y = layer(torch.randn(4, 5, FEW))[0]
@@ -218,7 +218,7 @@ def test_large_products_are_not_autocast(kind, monkeypatch):
 
 
 @kinds
-def test_dropout_between_layers_goes_backward(kind):
+def test_dropout_between_layers_has_the_right_gradients(kind):
     """With the same seed the same masks are drawn: by plain torch, too."""
     torch.manual_seed(0)
     layer = KINDS[kind][0](FEW, HIDDEN, 2, dropout=0.4)
@@ -233,7 +233,7 @@ def test_dropout_between_layers_goes_backward(kind):
 
 
 @kinds
-def test_it_is_one_operation_of_a_compiled_graph(kind):
+def test_a_layer_is_one_operation_of_a_compiled_graph(kind):
     torch._dynamo.reset()
     torch.manual_seed(0)
     layer, reference = pair(kind, FEW, HIDDEN, num_layers=2)

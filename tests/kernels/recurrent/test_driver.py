@@ -135,19 +135,19 @@ def test_torchs_context_is_current_for_a_kernel_and_the_thread_is_left_as_it_was
     assert fake.contexts == ([OURS] if gpus == 1 and not before else before)
 
 
-def test_what_a_kernel_takes_of_a_multiprocessor_is_the_drivers_word(fake):
+def test_reports_the_resources_of_a_kernel_as_the_driver_states_them(fake):
     kernel = driver.Kernel(b"machine code", "rnn_forward", 2048, 0)
     assert kernel.resources(128) == {"shared_bytes": 2048, "registers": 40, "local_bytes": 30, "blocks_at_once": 3}
 
 
-def test_what_the_driver_refuses_is_said_with_its_name(fake, monkeypatch):
+def test_driver_errors_name_the_failing_call(fake, monkeypatch):
     monkeypatch.setattr(driver, "primary", lambda device: ANOTHER)
     with pytest.raises(RuntimeError, match="CUDA error 201 in cuModuleLoadData: invalid device context"):
         forward()
 
 
 @pytest.mark.parametrize(("name", "file"), [("Walk", "recurrence.cu"), ("Sums", "sums.cu")])
-def test_the_arguments_lie_as_the_kernel_reads_them(name, file):
+def test_arguments_are_packed_as_the_kernel_reads_them(name, file):
     """Pointers and long longs of 8 bytes, then an even number of ints of 4: nothing between them and nothing behind."""
     pointers, strides, numbers = getattr(cuda_recurrence, name.upper())
     size = 8 * len(pointers) + 8 * len(strides) + 4 * len(numbers)

@@ -35,7 +35,7 @@ needs_compiler = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, re
         ("lstm", "cuda:tile:r16:c1:b1:k2", 20, 17),
     ],
 )
-def test_cuda_kernels_compute_what_torch_does(monkeypatch, kind, variant, hidden, batch):
+def test_cuda_kernels_match_torch(monkeypatch, kind, variant, hidden, batch):
     emulating.on_cpu(monkeypatch)
     one_case(kind, variant, hidden, batch, 2e-6)
     one_case(kind, variant, hidden, 1, 2e-6, given=False, bidirectional=True)
@@ -63,7 +63,7 @@ def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch, v
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("features", [3, 4, 6, 11])
 @pytest.mark.parametrize("variant", ["cuda:tile:r4:c1:b1", "cuda:tile:r4:c1:b1:k2", "cuda:tile:r8:c1:b1"])
-def test_inputs_are_not_rounded_by_tiles(monkeypatch, kind, features, variant):
+def test_tiles_do_not_round_inputs(monkeypatch, kind, features, variant):
     """One step that begins with nothing is made of inputs alone; backward, only the gates' gradients are rounded."""
     emulating.on_cpu(monkeypatch, round_to_tf32=True)
     torch.manual_seed(0)
@@ -125,13 +125,13 @@ def test_without_clusters_only_small_layers_fit():
 
 
 @pytest.mark.parametrize(("kind", "parts"), [("lstm", (2, 8)), ("gru", (4, 12))])
-def test_finer_takes_the_next_number_of_parts_the_reduction_has(kind, parts):
+def test_a_finer_variant_takes_the_next_possible_number_of_parts(kind, parts):
     """A GRU's gradient of 16 units sums over 48 gates in groups of four: 8 parts there are none."""
     variant = parse("cuda:fma:r2:c1:b1:k2")
     assert tuple(layout(kind, 16, variant, backward, False).split for backward in (False, True)) == parts
 
 
-def test_what_is_far_too_large_fits_nowhere():
+def test_an_oversized_layer_fits_nowhere():
     assert likely("lstm", 2048, 200, False, H200) == []
 
 
@@ -146,11 +146,11 @@ def test_what_is_far_too_large_fits_nowhere():
         "torch",
     ],
 )
-def test_a_variant_is_known_by_its_name(text):
+def test_a_variant_round_trips_through_its_name(text):
     assert str(parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "cuda", "cuda:dot:r2", "triton:mma:r2", "cuda:fma:rows", "torch:r2", "cudnn"])
-def test_what_is_no_variant_is_refused(text):
+def test_rejects_an_invalid_variant_name(text):
     with pytest.raises(ValueError, match="not a variant"):
         parse(text)

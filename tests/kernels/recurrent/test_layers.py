@@ -35,7 +35,7 @@ def layers(draw):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(made=layers(), steps=st.integers(1, 5), batch=st.integers(0, 4), initial=st.booleans(), seed=st.integers(0, 99))
-def test_outputs_and_all_gradients_are_torchs_in_float64(made, steps, batch, initial, seed):
+def test_outputs_and_all_gradients_match_torch_in_float64(made, steps, batch, initial, seed):
     """A batch of 0 stands for an input without one."""
     kind, features, hidden, options = made
     torch.manual_seed(seed)
@@ -53,7 +53,7 @@ def test_outputs_and_all_gradients_are_torchs_in_float64(made, steps, batch, ini
 
 
 @kinds
-def test_gradients_are_those_of_finite_differences(kind):
+def test_gradients_match_finite_differences(kind):
     torch.manual_seed(0)
     layer, _ = pair(kind, 2, 3, num_layers=2, bidirectional=True)
     layer = layer.double()
@@ -63,7 +63,7 @@ def test_gradients_are_those_of_finite_differences(kind):
 
 
 @kinds
-def test_parameters_initialisation_and_state_dict_are_torchs(kind):
+def test_parameters_initialisation_and_state_dict_match_torch(kind):
     mine, theirs = KINDS[kind]
     torch.manual_seed(1)
     layer = mine(3, 4, 2, bidirectional=True)
@@ -79,7 +79,7 @@ def test_parameters_initialisation_and_state_dict_are_torchs(kind):
 
 
 @kinds
-def test_copies_and_pickles_work_on(kind):
+def test_copies_and_pickles_keep_working(kind):
     layer = KINDS[kind][0](3, 4, precision="ieee")
     x = torch.randn(5, 2, 3)
     saved = io.BytesIO()
@@ -92,7 +92,7 @@ def test_copies_and_pickles_work_on(kind):
 
 
 @kinds
-def test_dropout_between_layers_drops_scales_and_goes_backward(kind):
+def test_dropout_between_layers_drops_scales_and_has_gradients(kind):
     torch.manual_seed(0)
     layer = KINDS[kind][0](3, 64, 2, dropout=0.5)
     x = torch.randn(6, 8, 3)
@@ -107,7 +107,7 @@ def test_dropout_between_layers_drops_scales_and_goes_backward(kind):
 
 @kinds
 @pytest.mark.parametrize("dropout", [0.3, 1.0])
-def test_gradients_with_dropout_are_those_of_the_masks_drawn(kind, dropout):
+def test_gradients_with_dropout_follow_the_drawn_masks(kind, dropout):
     """With the same seed the same masks are drawn: a step along the gradient changes the loss as it says."""
     torch.manual_seed(0)
     layer = KINDS[kind][0](2, 5, 3, dropout=dropout).double()
@@ -146,7 +146,7 @@ def test_low_precision_accumulates_in_float32(kind, dtype):
 
 
 @kinds
-def test_under_autocast_outputs_are_float16_as_cudnns(kind):
+def test_under_autocast_outputs_are_float16_like_cudnns(kind):
     """Also where autocast was asked for bfloat16: torch runs cuDNN's layers in float16 then."""
     torch.set_autocast_enabled("cuda", True)
     try:
@@ -171,7 +171,7 @@ def test_a_second_backward_through_the_same_graph_gives_the_same(kind):
 
 
 @pytest.mark.parametrize("rows", [0, 7, 12, 13])
-def test_products_over_many_rows_are_added_in_parts(rows, monkeypatch):
+def test_products_over_many_rows_are_summed_in_parts(rows, monkeypatch):
     monkeypatch.setattr(unwind, "ROWS_OF_A_PART", 3)
     wide, right = torch.randn(rows, 6, dtype=torch.float64), torch.randn(rows, 2, dtype=torch.float64)
     torch.testing.assert_close(unwind.summed_over_rows(wide[:, 1:4], right), wide[:, 1:4].t() @ right)
@@ -181,7 +181,7 @@ def test_products_over_many_rows_are_added_in_parts(rows, monkeypatch):
 
 
 @kinds
-def test_it_is_one_operation_of_a_compiled_graph(kind):
+def test_a_layer_is_one_operation_of_a_compiled_graph(kind):
     torch._dynamo.reset()
     torch.manual_seed(0)
     layer, reference = pair(kind, 3, 4, num_layers=2)
@@ -218,7 +218,7 @@ def plain_and_ours(kind, given, hx=None, **options):
 
 
 @kinds
-def test_on_a_cpu_torchs_path_is_taken_and_said_once(kind, caplog, monkeypatch):
+def test_on_a_cpu_torchs_path_is_taken_and_reported_once(kind, caplog, monkeypatch):
     monkeypatch.setattr(modules, "_reported", set())
     caplog.set_level(logging.DEBUG, "hotlap.kernels")
     x = torch.randn(5, 2, 3)
@@ -230,7 +230,7 @@ def test_on_a_cpu_torchs_path_is_taken_and_said_once(kind, caplog, monkeypatch):
 
 
 @kinds
-def test_packed_sequences_are_torchs(kind):
+def test_packed_sequences_are_left_to_torch(kind):
     packed = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(5, 2, 3), torch.tensor([5, 3]))
     with selection.forced("torch"):
         found, expected = plain_and_ours(kind, packed)
@@ -251,7 +251,7 @@ class Named(torch.Tensor):
         (torch.nn.utils.rnn.pack_sequence([torch.randn(5, 3)]), "packed sequences"),
     ],
 )
-def test_what_is_not_ours_is_torchs_and_each_reason_is_said_once(kind, given, why, caplog, monkeypatch):
+def test_unsupported_inputs_are_left_to_torch_and_each_reason_is_reported_once(kind, given, why, caplog, monkeypatch):
     monkeypatch.setattr(modules, "_reported", set())
     caplog.set_level(logging.DEBUG, "hotlap.kernels")
     layer = KINDS[kind][0](3, 4)
@@ -263,7 +263,7 @@ def test_what_is_not_ours_is_torchs_and_each_reason_is_said_once(kind, given, wh
 
 
 @kinds
-def test_weights_of_several_types_are_torchs_to_refuse(kind):
+def test_weights_of_mixed_types_raise_what_torch_raises(kind):
     """Kernels read memory as it lies: a weight of another type would be read as if it were float32."""
     layer, x = KINDS[kind][0](3, 4), torch.randn(5, 2, 3)
     with selection.forced("torch"):
@@ -277,7 +277,7 @@ def test_weights_of_several_types_are_torchs_to_refuse(kind):
 
 
 @kinds
-def test_what_a_layer_is_changes_with_its_settings(kind):
+def test_a_layer_follows_changes_of_its_settings(kind):
     """A way once found is used again for the same call only."""
     torch.manual_seed(0)
     layer, x = KINDS[kind][0](3, 4, 2, dropout=0.5), torch.randn(5, 2, 3)
@@ -313,7 +313,7 @@ def test_states_of_a_wrong_shape_raise_what_torch_raises(kind):
 
 
 @kinds
-def test_states_of_another_type_are_torchs(kind):
+def test_states_of_another_type_raise_what_torch_raises(kind):
     """Once a call without them was ours, too."""
     layer, x, other = KINDS[kind][0](3, 4), torch.randn(5, 2, 3), torch.zeros(1, 2, 4, dtype=torch.float64)
     hx = (other, other) if kind == "lstm" else other
@@ -326,7 +326,7 @@ def test_states_of_another_type_are_torchs(kind):
     assert str(mine.value) == str(theirs.value)
 
 
-def test_projections_are_refused_when_the_layer_is_made():
+def test_rejects_projections_when_the_layer_is_made():
     with pytest.raises(ValueError, match="proj_size"):
         ours.LSTM(3, 4, proj_size=2)
     with pytest.raises(ValueError, match="proj_size"):
@@ -334,13 +334,13 @@ def test_projections_are_refused_when_the_layer_is_made():
 
 
 @kinds
-def test_an_unknown_precision_is_refused(kind):
+def test_rejects_an_unknown_precision(kind):
     with pytest.raises(ValueError, match="'fp8' is not a precision; use 'tf32', 'ieee' or None"):
         KINDS[kind][0](3, 4, precision="fp8")
 
 
 @kinds
-def test_exact_products_are_asked_for_by_layer_or_as_for_cudnn(kind, monkeypatch):
+def test_exact_products_follow_the_layer_or_cudnns_setting(kind, monkeypatch):
     made = {precision: KINDS[kind][0](3, 4, precision=precision) for precision in (None, "tf32", "ieee")}
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert [modules.is_exact(layer) for layer in made.values()] == [False, False, True]

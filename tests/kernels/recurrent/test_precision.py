@@ -23,7 +23,7 @@ def settings():
 
 @pytest.mark.parametrize("own", ["highest", "high", "medium"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_inside_it_is_as_asked_and_outside_as_before(own, exact):
+def test_the_setting_applies_inside_and_is_restored_outside(own, exact):
     torch.set_float32_matmul_precision(own)
     before = settings()
     with products(exact):
@@ -34,7 +34,7 @@ def test_inside_it_is_as_asked_and_outside_as_before(own, exact):
 @pytest.mark.skipif(not hasattr(torch._C, "_get_fp32_precision_getter"), reason="needs torch 2.9")
 @pytest.mark.parametrize("own", ["tf32", "ieee"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_also_where_the_program_uses_the_newer_setting(own, exact):
+def test_the_newer_setting_is_restored_too(own, exact):
     get, put = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
     before = get("cuda", "matmul")
     try:
