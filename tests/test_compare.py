@@ -323,7 +323,7 @@ class TestExitCodes:
         assert typed(*words)[0] == 64
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "message"),
         [
             (("nonsense", "python x.py"), "nonsense is not a run, a command or a revision"),
             (("python 'x", "python y"), "cannot be read as a command"),
@@ -331,11 +331,11 @@ class TestExitCodes:
             (("python a", "python b", "--link", "data"), "--link needs two revisions"),
         ],
     )
-    def test_bad_input_gets_one_clear_line(self, typed, tmp_path, monkeypatch, words, said):
+    def test_bad_input_gets_one_clear_line(self, typed, tmp_path, monkeypatch, words, message):
         monkeypatch.chdir(tmp_path)
         code, _, err = typed(*words)
         assert code == 85
-        assert said in err
+        assert message in err
         assert err.count("\n") == 1
 
     def test_rejects_a_run_beside_a_command(self, typed, tmp_path):

@@ -252,30 +252,30 @@ def test_a_bug_of_hotlap_does_not_stop_the_training(tmp_path, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def saved_run(tmp_path_factory):
     """One quiet run whose results are also written elsewhere."""
     options = ("--json", "out/p.json", "--markdown", "out/p.md", "--quiet")
     command = warmed(python("no_loader.py"))
     return profiled_once(tmp_path_factory, "kept", lambda folder: profile(command, folder, *options))
 
 
-def test_show_renders_a_saved_run_again(kept):
+def test_show_renders_a_saved_run_again(saved_run):
     again = subprocess.run(
-        [*HOTLAP, "show", "--run-dir", str(kept.folder)], capture_output=True, text=True, env=environment()
+        [*HOTLAP, "show", "--run-dir", str(saved_run.folder)], capture_output=True, text=True, env=environment()
     )
     assert again.returncode == 0
-    assert kept.diagnosis["sentence"].split(":")[0] in again.stdout
+    assert saved_run.diagnosis["sentence"].split(":")[0] in again.stdout
     missing = subprocess.run(
-        [*HOTLAP, "show", "--run-dir", str(kept.folder), "2001"], capture_output=True, text=True, env=environment()
+        [*HOTLAP, "show", "--run-dir", str(saved_run.folder), "2001"], capture_output=True, text=True, env=environment()
     )
     assert missing.returncode == 72
-    assert kept.run.name in missing.stderr
+    assert saved_run.run.name in missing.stderr
 
 
-def test_json_and_markdown_are_written_to_the_given_paths(kept):
-    out = kept.folder.parent / "out"
+def test_json_and_markdown_are_written_to_the_given_paths(saved_run):
+    out = saved_run.folder.parent / "out"
 
     both = json.loads((out / "p.json").read_text())
-    assert both["observation"]["losses"] == kept.observation["losses"]
+    assert both["observation"]["losses"] == saved_run.observation["losses"]
     assert both["diagnosis"]["verdict"] in (out / "p.md").read_text().lower()
-    assert kept.stderr == ""
+    assert saved_run.stderr == ""

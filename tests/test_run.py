@@ -38,7 +38,7 @@ def alone(tmp_path_factory):
     return lambda command: harness.alone(tmp_path_factory, command)
 
 
-def said(ran: Ran) -> list[str]:
+def hotlap_lines(ran: Ran) -> list[str]:
     return [line for line in ran.stderr.splitlines() if line.startswith("hotlap:")]
 
 
@@ -58,7 +58,7 @@ def test_a_rounding_entry_changes_losses_only_by_rounding_and_nothing_else(kind,
     assert losses == pytest.approx(printed_losses(expected.stdout), rel=1e-4)
     assert _without_losses(ran.stdout) == _without_losses(expected.stdout)
     status = {"HF Trainer": "no effect"}.get(kind, "applied")  # its optimizer is fused already
-    assert [line.split(" (")[0] for line in said(ran)] == [f"hotlap: {status}: fused-optimizer"]
+    assert [line.split(" (")[0] for line in hotlap_lines(ran)] == [f"hotlap: {status}: fused-optimizer"]
     processes = outcomes(ran)
     assert len(processes) == (2 if kind == "torchrun" else 1)
     assert {outcome["status"] for process in processes for outcome in process["outcomes"]} == {status}
@@ -76,8 +76,8 @@ def test_the_safe_plan_does_not_change_the_output(kind, tmp_path, alone):
 
     assert ran.code == expected.code == 0, ran.stderr
     assert ran.stdout == expected.stdout
-    assert said(ran), "what became of each entry is said"
-    assert all(line.split(": ")[1] in ("applied", "no effect", "refused") for line in said(ran)), ran.stderr
+    assert hotlap_lines(ran), "what became of each entry is said"
+    assert all(line.split(": ")[1] in ("applied", "no effect", "refused") for line in hotlap_lines(ran)), ran.stderr
     assert "Traceback" not in ran.stderr
 
 
@@ -91,7 +91,7 @@ def test_quiet_prints_nothing(tmp_path, alone):
 def test_an_entry_without_effect_says_why(tmp_path, alone):
     ran = run(warmed(python("iterable.py")), tmp_path, *FUSED)
 
-    assert said(ran) == ["hotlap: no effect: fused-optimizer (RMSprop: has no fused form)"]
+    assert hotlap_lines(ran) == ["hotlap: no effect: fused-optimizer (RMSprop: has no fused form)"]
     assert ran.stdout == alone(python("iterable.py")).stdout
 
 
@@ -103,7 +103,7 @@ def test_a_failing_program_keeps_its_traceback_and_exit_code(tmp_path):
     ran = run([sys.executable, str(script)], tmp_path, *FUSED, PYTHONPATH=str(PROGRAMS))
 
     assert ran.code == alone.code == 1
-    assert [line for line in ran.stderr.splitlines() if line not in said(ran)] == alone.stderr.splitlines()
+    assert [line for line in ran.stderr.splitlines() if line not in hotlap_lines(ran)] == alone.stderr.splitlines()
 
 
 def test_an_error_inside_a_patched_call_shows_only_the_users_frames(tmp_path, alone):
@@ -160,7 +160,7 @@ def test_reports_a_python_option_that_keeps_hotlap_out(tmp_path):
     ran = run([sys.executable, "-I", "-c", "print(2.0)"], tmp_path, *FUSED)
 
     assert (ran.code, ran.stdout) == (0, "2.0\n")
-    assert said(ran) == [f"hotlap: -I keeps hotlap out of {sys.executable}; nothing is applied"]
+    assert hotlap_lines(ran) == [f"hotlap: -I keeps hotlap out of {sys.executable}; nothing is applied"]
 
 
 def test_hotlap_off_is_inert(tmp_path, alone):
@@ -169,7 +169,7 @@ def test_hotlap_off_is_inert(tmp_path, alone):
     assert ran.code == 0
     assert ran.stdout == alone(python("no_loader.py")).stdout
     assert outcomes(ran) == []
-    assert said(ran) == ["hotlap: HOTLAP=off is set; nothing is applied"]
+    assert hotlap_lines(ran) == ["hotlap: HOTLAP=off is set; nothing is applied"]
 
 
 @pytest.mark.parametrize("text", ["import torch; print(torch.ones(2).sum().item())", "print(2.0)"])
@@ -194,9 +194,9 @@ def test_a_program_with_an_old_torch_runs_without_hotlap(tmp_path):
     ran = run([sys.executable, "train.py"], tmp_path, *FUSED, PYTHONPATH=str(tmp_path))
 
     assert (ran.code, ran.stdout) == (0, "trained\n")
-    assert len(said(ran)) == 1
-    assert "torch 2.1.0" in said(ran)[0]
-    assert "nothing was applied" in said(ran)[0]
+    assert len(hotlap_lines(ran)) == 1
+    assert "torch 2.1.0" in hotlap_lines(ran)[0]
+    assert "nothing was applied" in hotlap_lines(ran)[0]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -286,7 +286,7 @@ def test_reports_a_command_that_cannot_be_started(command, code, tmp_path):
     (tmp_path / "data").write_text("no program")
     ran = run(command, tmp_path)
     assert ran.code == code
-    assert len(said(ran)) == 1
+    assert len(hotlap_lines(ran)) == 1
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_the_proven_plan_of_a_command_is_used_automatically(proven_plan, tmp_pat
     command = python("no_loader.py")
     proven_plan(command)
     ran = run(command, tmp_path)
-    assert [line.split(" (")[0] for line in said(ran)] == ["hotlap: applied: fused-optimizer"]
+    assert [line.split(" (")[0] for line in hotlap_lines(ran)] == ["hotlap: applied: fused-optimizer"]
 
 
 def test_a_plan_edited_by_hand_is_not_applied_automatically(proven_plan, tmp_path, alone):
@@ -330,7 +330,7 @@ def test_a_plan_edited_by_hand_is_not_applied_automatically(proven_plan, tmp_pat
     path = proven_plan(command)
     path.write_text(path.read_text().replace('"asked": false', '"asked": true'))
     ran = run(command, tmp_path)
-    assert "was not proven by your own hotlap tune" in said(ran)[0]
+    assert "was not proven by your own hotlap tune" in hotlap_lines(ran)[0]
     assert "applied: fused-optimizer" not in ran.stderr
     assert ran.stdout == alone(program).stdout
 
@@ -349,9 +349,9 @@ def test_a_plan_proven_under_other_circumstances_is_not_applied_silently(differi
     ran = run(command, tmp_path)
 
     assert ran.code == 0, ran.stderr
-    assert says in said(ran)[0]
-    assert "'safe' instead" in said(ran)[0]
-    assert not any("applied: fused-optimizer" in line for line in said(ran)), "rounding is not safe"
+    assert says in hotlap_lines(ran)[0]
+    assert "'safe' instead" in hotlap_lines(ran)[0]
+    assert not any("applied: fused-optimizer" in line for line in hotlap_lines(ran)), "rounding is not safe"
     assert ran.stdout == alone(program).stdout
 
 

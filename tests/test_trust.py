@@ -46,7 +46,7 @@ def root(project) -> Path:
     return project.parent / "state" / "hotlap"
 
 
-def said(ran: Ran) -> list[str]:
+def hotlap_lines(ran: Ran) -> list[str]:
     return [line for line in ran.stderr.splitlines() if "no optimizer step was seen" not in line]
 
 
@@ -59,7 +59,7 @@ def test_the_run_is_saved_outside_the_working_directory_and_one_line_says_where(
     assert (ran.code, ran.stdout) == (0, "trained\n")
     assert list(project.iterdir()) == []
     (home,) = root.iterdir()
-    assert said(ran) == [f"hotlap: saving this run in {home}"]
+    assert hotlap_lines(ran) == [f"hotlap: saving this run in {home}"]
     assert {path.stat().st_mode & 0o777 for path in root.rglob("*") if path.is_dir()} == {0o700}
     assert {path.stat().st_mode & 0o777 for path in root.rglob("*") if path.is_file()} == {0o600}
 
@@ -84,7 +84,7 @@ def test_an_unusable_state_folder_costs_one_line(kind, variable, project, root):
     ran = run(TRAINED, project, **more)
 
     assert (ran.code, ran.stdout) == (0, "trained\n")
-    (line,) = said(ran)
+    (line,) = hotlap_lines(ran)
     assert str(place) in line
     assert f"; saving this run in {project.parent / 'tmp' / f'hotlap-{os.getuid()}'}/project-" in line
 
@@ -127,7 +127,7 @@ def test_a_plan_inside_the_repository_is_ignored(project):
     place = saved_plan.place(folder, TRAINED)
     place.parent.mkdir(parents=True)
     place.write_text(json.dumps(PLAN))
-    (line,) = said(run(TRAINED, project))
+    (line,) = hotlap_lines(run(TRAINED, project))
     assert line.startswith("hotlap: saving this run in")
 
 
@@ -137,7 +137,7 @@ def test_an_unsigned_plan_in_a_run_folder_inside_the_repository_is_not_applied(w
     place = saved_plan.place(project / ".hotlap", TRAINED)
     place.parent.mkdir(parents=True)
     place.write_text(json.dumps(PLAN))
-    (line,) = said(run(TRAINED, project, *way, **({} if way else {"HOTLAP_DIR": ".hotlap"})))
+    (line,) = hotlap_lines(run(TRAINED, project, *way, **({} if way else {"HOTLAP_DIR": ".hotlap"})))
     assert "was not proven by your own hotlap tune; running with the plan 'safe' instead" in line
 
 
@@ -147,7 +147,7 @@ def test_reports_each_entry_that_a_plan_file_may_not_turn_on(risk, left_out, pro
     (project / "plan.json").write_text(json.dumps({**PLAN, "choices": choices}))
     ran = run(TRAINED, project, "--plan", "plan.json", *risk)
 
-    lines = [line for line in said(ran) if "left out" in line]
+    lines = [line for line in hotlap_lines(ran) if "left out" in line]
     assert len(lines) == left_out
     assert any(line.endswith("a plan file cannot turn it on; request it: --with compile") for line in lines)
     (home,) = (project.parent / "state" / "hotlap").glob("project-*")

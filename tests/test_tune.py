@@ -197,16 +197,16 @@ def waiting_for_data(data_gain: float):
     return step_seconds
 
 
-@pytest.mark.parametrize(("data_gain", "kept"), [(40.0, ["resident-data", "gc-pauses"]), (1.2, ["resident-data"])])
-def test_a_candidate_without_gain_is_tried_again_once_the_step_is_much_shorter(data_gain, kept, tmp_path):
+@pytest.mark.parametrize(("data_gain", "expected"), [(40.0, ["resident-data", "gc-pauses"]), (1.2, ["resident-data"])])
+def test_a_candidate_without_gain_is_tried_again_once_the_step_is_much_shorter(data_gain, expected, tmp_path):
     found = (candidate("resident-data"), candidate("gc-pauses", most=0.1))
     runner = ScriptedRunner(waiting_for_data(data_gain), between_processes=0.0, between_blocks=0.0)
     done = go_on(begun(tmp_path, *found, minimum=1.05), runner, tmp_path)
     decisions = {verdict.trial: verdict.decision for verdict in done.tuning.verdicts}
 
     assert decisions["alone-gc-pauses"] == "reject"
-    assert names(done.tuning.kept) == kept
-    assert ("stacked-2-gc-pauses" in decisions) == (len(kept) == 2)
+    assert names(done.tuning.kept) == expected
+    assert ("stacked-2-gc-pauses" in decisions) == (len(expected) == 2)
 
 
 def test_a_refused_candidate_is_tried_again_on_top_of_the_kept_ones(tmp_path):
@@ -640,11 +640,11 @@ def test_the_plan_of_a_tune_from_a_repository_is_not_applied_automatically(tmp_p
     (run.folder / signature.MARK).unlink()
     lines = []
 
-    class Told(Watcher):
+    class Recorder(Watcher):
         def caution(self, line):
             lines.append(line)
 
-    done = go_on(run, ScriptedRunner(GAINS), tmp_path, Told())
+    done = go_on(run, ScriptedRunner(GAINS), tmp_path, Recorder())
     assert not read(done.plan, store.root())[1]
     assert lines == [
         f"{run.folder} was not started by your own hotlap tune; so hotlap run does not apply the plan automatically; "

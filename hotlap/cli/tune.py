@@ -15,6 +15,7 @@ from hotlap.cli.report import HTML, PAGE, records, render
 from hotlap.cli.say import note
 from hotlap.cli.tuning_line import TuningLine, last_words
 from hotlap.cli.values import seconds, size_mb, some_share
+from hotlap.plan import choose
 from hotlap.records import private
 from hotlap.records.plan import Risk
 from hotlap.records.tune_record import Metric
@@ -41,8 +42,8 @@ FIELDS = {  # parameter -> field of TuneRequest
 )
 @click.option(
     "--risk",
-    type=click.Choice([Risk.EXACT, Risk.ROUNDING, Risk.NUMERIC]),
-    default=Risk.ROUNDING,
+    type=click.Choice([str(risk) for risk in choose.RISKS]),
+    default=str(Risk.ROUNDING),
     help="What may change: nothing, the rounding, or the precision.",
 )
 @click.option(

@@ -1,4 +1,4 @@
-"""How hot places of a program are, for tests: programs mark them with `mark("name")`."""
+"""Heats of marked places, for tests; programs mark a place with `mark("name")`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what people have: other encodings, Python 2, binaries, generated files, notebooks, links in circles."""
+"""Reading real projects: other encodings, Python 2, binaries, generated files, notebooks, circular links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files keep their models on the host: what they read waits for no device."""
+"""A file that keeps its model on the host has no finding, because its reads wait for no device."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fit_large(net, loader, optimizer):
 
 
 def reads(**files: str) -> set[str]:
-    """The files in which a read is found that waits for the device."""
+    """The files with a finding for a read that waits for the device."""
     sources = [Source(f"{name}.py", name, False, text) for name, text in files.items()]
     return {finding.path for finding in scanning.scan(sources, FindingFilter(select=("H201",))).findings}
 

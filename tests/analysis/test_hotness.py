@@ -1,4 +1,4 @@
-"""How often a line runs, across files, and the chain that says why."""
+"""How often a line runs, across files, and the chain of calls that explains it."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_the_loop_that_steps_around_micro_batches_is_the_batch_loop():
 
 
 def test_a_renamed_flag_is_not_evidence():
-    """What the name was set to is no argument by that name, and nobody gives one."""
+    """A local name that holds the flag is no argument, so that nothing is known about its value."""
     found = heats(
         train="""
         def step(model, batch, quiet=False):
@@ -226,7 +226,7 @@ def test_a_renamed_flag_is_not_evidence():
 
 
 def test_a_branch_on_an_argument_that_nobody_passes_is_rare():
-    """`x=None` and a flag with its kind written out, which the training leaves as they are."""
+    """The defaults are None and an annotated flag, and the training passes neither."""
     found = heats(
         train="""
         def step(model, batch, *, testing: bool = False, path: str | None = None, scale=None):

@@ -1,4 +1,4 @@
-"""What expressions are taken for: tensors of the device, numbers, keys, models; unknown where that is the truth."""
+"""The inferred kind of an expression: device tensor, number, key or model, and unknown where nothing is certain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD = "import functools\nimport torch\nimport torch.nn as nn\nfrom torch.utils.
 
 
 def kinds(text: str) -> list[str]:
-    """What is given to every `see(…)` of a program."""
+    """The kind of the argument of every `see(…)` in a program."""
     program = HEAD + textwrap.dedent(text)
     tree = ast.parse(program)
     code = Code("train.py", program, tree, Hotness(Project([flow.read(tree, "train.py", "train", program)])))

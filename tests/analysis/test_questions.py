@@ -1,4 +1,4 @@
-"""Questions that lead back to themselves: whatever is asked first, the answers are the same."""
+"""Questions that depend on themselves have the same answers whichever is asked first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hotlap.analysis.parse.terms import TENSOR, UNKNOWN, join
 
 
 class Graph(Questions):
-    """Each question leads to others; what they all say is joined."""
+    """A question here is answered by joining the answers to the questions that it leads to."""
 
     def __init__(self, edges: dict[str, tuple[object, ...]]) -> None:
         super().__init__([])

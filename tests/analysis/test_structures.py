@@ -1,4 +1,4 @@
-"""How training programs of well-known projects are put together, and what runs every batch in them."""
+"""The analysis finds what runs every batch in programs structured like those of well-known projects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def frequencies(**programs: str) -> dict[str, Frequency]:
 
 
 def test_a_base_class_runs_overridden_methods():
-    """Template methods: the loop is in the base class, the step in a class that inherits, in another file."""
+    """Template methods: the loop is in the base class, the step in a subclass in another file."""
     base = """
         class BaseTrainer:
             def train(self):
@@ -63,7 +63,7 @@ def test_a_base_class_runs_overridden_methods():
 
 
 def test_a_registry_may_create_any_class_of_a_family():
-    """Nobody can tell which class it is, but all that have the method inherit from one."""
+    """The class is unknown, but all classes with the method share a base class."""
     train = """
         from models import MODELS
 
@@ -174,7 +174,7 @@ def test_arguments_bound_by_partial_are_not_mistaken_for_later_ones():
 
 
 def test_a_step_called_only_by_another_project_runs_every_batch():
-    """A library of models, each with its step; the loop that runs it is elsewhere."""
+    """This is a library of models, each with its own step; the loop is in another project."""
     program = """
         class Solver:
             def run_step(self, index, batch):
@@ -198,7 +198,7 @@ def test_a_step_called_only_by_another_project_runs_every_batch():
 
 
 def test_gradients_may_be_accumulated_in_another_function():
-    """Micro-batches in a function of their own, a retry around them, the optimizer's step in who calls it."""
+    """Micro-batches have their own function with a retry around it; the caller makes the optimizer's step."""
     program = """
         class Trainer:
             def fit(self):
@@ -595,7 +595,7 @@ def test_a_redefined_function_is_a_different_one():
 
 
 def test_files_that_star_import_each_other_are_visited_once():
-    """Thirty files, each with all names of all others: gone through path by path they would take for ever."""
+    """Thirty files each import all names of all others; following every path would never end."""
     names = [f"part{number}" for number in range(30)]
     stars = "\n".join(f"from {name} import *" for name in names)
     parts = {name: f"{stars}\nunknown_{name}(1)\n" for name in names}

@@ -19,7 +19,7 @@ OTHERS = ("torch", "numpy", "scipy", "matplotlib", "pandas", "h5py", "lightning"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["son"], 2, "hotlap: no workload named 'son'; did you mean sun? there are moon, sun"),
         (["--arms", "naive,lightening"], 2, "hotlap: no arm named 'lightening'; did you mean lightning? there are"),
@@ -30,16 +30,16 @@ OTHERS = ("torch", "numpy", "scipy", "matplotlib", "pandas", "h5py", "lightning"
         (["--frobnicate"], 2, "No such option"),
     ],
 )
-def test_a_wrong_argument_is_one_line(stage, arguments, code, said):
+def test_a_wrong_argument_gets_one_line(stage, arguments, code, message):
     done = stage.bench(*arguments)
     assert done.returncode == code
-    assert said in done.stderr.splitlines()[-1]
+    assert message in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert stage.calls() == []
     assert not stage.out.exists()
 
 
-def test_a_gpu_that_is_not_there_is_said(stage, monkeypatch):
+def test_reports_a_missing_gpu(stage, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = stage.bench("--device", "cuda")
     assert done.returncode == 67
@@ -47,7 +47,7 @@ def test_a_gpu_that_is_not_there_is_said(stage, monkeypatch):
     assert not stage.out.exists()
 
 
-def test_a_whole_bench_from_the_command_line(stage):
+def test_a_whole_bench_runs_from_the_command_line(stage):
     """One arm broke: exit code 1, and everything else is there."""
     stage.play(sun__limit={"exit": 4, "complaint": "out of luck"})
     done = stage.bench("sun", "--arms", "naive,limit,accelerate", "--seeds", "1", "--device", "cpu")
@@ -59,7 +59,7 @@ def test_a_whole_bench_from_the_command_line(stage):
     assert "(result.svg)" in stage.out.with_suffix(".md").read_text()
 
 
-def test_a_framework_that_is_missing_is_said_with_what_to_install(stage, ask, monkeypatch):
+def test_a_missing_framework_is_reported_with_what_to_install(stage, ask, monkeypatch):
     monkeypatch.setattr(surroundings, "find_spec", lambda name: None if name == "lightning" else "here")
     with pytest.raises(PackageMissing) as refused:
         session.prepare(ask())
@@ -70,7 +70,7 @@ def test_a_framework_that_is_missing_is_said_with_what_to_install(stage, ask, mo
     session.prepare(ask(arms=("naive", "accelerate")))
 
 
-def test_missing_packages_of_the_workloads_and_torch_are_said(ask, monkeypatch):
+def test_reports_missing_packages_of_the_workloads_and_torch(ask, monkeypatch):
     monkeypatch.setattr(surroundings, "find_spec", lambda name: None if name in ("pandas", "h5py") else "here")
     with pytest.raises(PackageMissing, match=r"needs pandas and h5py; type: pip install 'hotlap\[bench\]'"):
         session.prepare(ask())
@@ -79,36 +79,36 @@ def test_missing_packages_of_the_workloads_and_torch_are_said(ask, monkeypatch):
         session.prepare(ask())
 
 
-def test_too_little_disk_is_said_before_anything_is_made(stage, ask):
+def test_too_little_disk_is_reported_before_anything_is_generated(stage, ask):
     with pytest.raises(NotEnoughRoom, match=r"size report needs 8589934592.00 GiB but .* free; .*HOTLAP_DATA"):
         session.prepare(ask(size="report"))
     assert not (stage.folder / "data").exists()
     assert not stage.out.exists()
 
 
-def test_too_little_memory_is_said_before_anything_is_made(stage, ask):
+def test_too_little_memory_is_reported_before_anything_is_generated(stage, ask):
     with pytest.raises(NotEnoughRoom, match=r"moon of size small needs about .* GiB of memory but .* smaller --size"):
         session.prepare(ask(size="small"))
     assert not (stage.folder / "data").exists()
 
 
-def test_data_that_is_there_needs_no_disk(stage):
+def test_existing_data_needs_no_disk(stage):
     assert data.needs(stage.root, "sun", "tiny").bytes_needed == 1000
     data.make(stage.root, "sun", "tiny", lambda workload, elapsed: None)
     assert data.needs(stage.root, "sun", "tiny").bytes_needed == 0
 
 
-def test_a_workload_that_says_no_memory_needs_at_least_torch(stage):
+def test_a_workload_without_a_memory_figure_needs_at_least_that_of_torch(stage):
     assert data.needs(stage.root, "sun", "tiny").memory_mb >= data.PROCESS_MB
 
 
-def test_a_generator_that_fails_is_said_with_its_last_line(stage, bench):
+def test_a_failing_generator_is_reported_with_its_last_line(stage, bench):
     (stage.root / "sun" / "data.py").write_text("raise RuntimeError('no sunshine')\n")
     with pytest.raises(DataNotMade, match="generator of sun cannot start: RuntimeError: no sunshine"):
         bench(workloads=("sun",))
 
 
-def test_every_bundled_workload_says_what_it_needs_and_which_way_is_better(tmp_path, monkeypatch):
+def test_every_bundled_workload_states_its_needs_and_which_way_is_better(tmp_path, monkeypatch):
     monkeypatch.setenv("HOTLAP_DATA", str(tmp_path))
     place = ROOT / "workloads"
     assert workloads.names(place) == ("banknotes", "battery_fnn", "battery_lstm", "bloom", "leak")
@@ -121,12 +121,12 @@ def test_every_bundled_workload_says_what_it_needs_and_which_way_is_better(tmp_p
     assert list(tmp_path.iterdir()) == [], "asking makes nothing"
 
 
-def test_names_far_from_any_are_refused_without_a_guess():
+def test_a_name_unlike_any_other_is_rejected_without_a_suggestion():
     with pytest.raises(UnknownName, match="no arm named 'zzz'; there are naive, limit"):
         workloads.chosen("arm", ["zzz"], ["naive", "limit"])
 
 
-def test_a_folder_without_workloads_is_said(tmp_path, monkeypatch):
+def test_reports_a_folder_without_workloads(tmp_path, monkeypatch):
     monkeypatch.setenv("HOTLAP_WORKLOADS", str(tmp_path))
     with pytest.raises(HotlapError, match="HOTLAP_WORKLOADS"):
         workloads.folder()
@@ -137,7 +137,7 @@ def test_a_checkout_uses_its_own_workloads(monkeypatch):
     assert workloads.folder() == ROOT / "workloads"
 
 
-def test_the_wheel_brings_the_workloads_and_finds_them(tmp_path):
+def test_the_wheel_contains_the_workloads_and_finds_them(tmp_path):
     from hatchling.builders.wheel import WheelBuilder
 
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
@@ -160,7 +160,7 @@ def test_the_wheel_brings_the_workloads_and_finds_them(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["bench", "--help"], ["profile", "--help"]])
-def test_help_needs_nothing_but_hotlap(words):
+def test_help_needs_no_package_but_hotlap(words):
     hidden = f"import sys; sys.modules.update(dict.fromkeys({OTHERS!r}));"
     code = f"{hidden} from hotlap.cli import main; sys.argv = ['hotlap', *{words!r}]; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -31,7 +31,7 @@ def render():
     return module
 
 
-def test_the_terminal_shows_every_arm_and_what_broke():
+def test_the_terminal_shows_every_arm_and_every_broken_run():
     text = io.StringIO()
     show(usual_bench(), Console(file=text, width=200, highlight=False))
     shown = text.getvalue()
@@ -63,14 +63,14 @@ def test_the_picture_has_a_bar_with_its_value_for_every_ratio(tmp_path):
     assert all(name in text for name in ("moon", "sun", "limit", "95 % intervals"))
 
 
-def test_the_same_result_draws_the_same_file(tmp_path):
+def test_the_same_result_gives_the_same_file(tmp_path):
     for name in ("one.json", "two.json"):
         plot.draw(usual_bench(), tmp_path / name)
     for kind in plot.FORMATS:
         assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
 
 
-def test_nothing_is_drawn_where_nothing_can_be_compared(tmp_path):
+def test_nothing_is_drawn_when_nothing_can_be_compared(tmp_path):
     assert plot.draw(bench_of(run_of("sun", "naive", 0, lines_of([1.0], [1]))), tmp_path / "result.json") == []
     assert list(tmp_path.iterdir()) == []
 
@@ -90,7 +90,7 @@ def test_progress_names_the_run_and_what_is_left():
     assert progress.text(("sun", "naive", 0), (), waiting, 0, 1.0).endswith("starting, 1 s; time left unknown")
 
 
-def test_time_left_is_said_in_the_unit_a_person_would_use():
+def test_the_time_left_has_the_unit_a_person_would_use():
     assert [left_text(seconds) for seconds in (59.6, 600.0, 9000.0)] == [
         "about 60 s left",
         "about 10 min left",
@@ -98,7 +98,7 @@ def test_time_left_is_said_in_the_unit_a_person_would_use():
     ]
 
 
-def test_without_a_terminal_every_run_that_ended_is_one_line(capsys):
+def test_without_a_terminal_every_finished_run_is_one_line(capsys):
     progress = Progress(total=2)
     trained = run_of("sun", "naive", 0, (), seconds=30.0)
     progress.running(trained.key, (), [], 1, 1.0)
@@ -113,11 +113,11 @@ def test_without_a_terminal_every_run_that_ended_is_one_line(capsys):
     )
 
 
-def test_the_committed_page_is_what_the_committed_results_give(render):
+def test_the_committed_page_is_rendered_from_the_committed_results(render):
     assert (BENCHMARKS / "README.md").read_text(encoding="utf-8") == render.page(BENCHMARKS)
 
 
-def test_committed_benches_have_their_picture_and_their_summary_follows_from_their_raw_lines():
+def test_committed_benches_have_a_picture_and_a_summary_of_their_raw_lines():
     for path in sorted((BENCHMARKS / "results").glob("*/*-bench*.json")):
         bench = record.load(path)
         is_drawn = path.with_suffix(".svg").exists()
@@ -144,7 +144,7 @@ def test_the_page_shows_benches_and_overheads_of_every_machine(render, tmp_path)
     assert "| 64 cores of Z80 |" in page
 
 
-def test_the_page_shows_whether_the_prover_can_be_believed(render, tmp_path):
+def test_the_page_shows_how_reliable_the_prover_is(render, tmp_path):
     folder = tmp_path / "results" / "laptop"
     folder.mkdir(parents=True)
     common = {"date": "2026-01-01", "machine": {"cpu": "Z80", "cores": 64, "python": "3", "torch": "2"}}

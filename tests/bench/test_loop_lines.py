@@ -47,7 +47,7 @@ def test_each_statement_of_the_loop_is_timed_after_the_first_epochs(tmp_path):
 
 
 @pytest.mark.parametrize("name", workloads.names(workloads.folder()))
-def test_it_finds_the_loop_of_every_workload(name):
+def test_the_loop_of_every_workload_is_found(name):
     source = (workloads.folder() / name / "naive.py").read_text(encoding="utf-8")
     found = ast.unparse(loop_lines.Laps().visit(ast.parse(source)))
     assert found.count(f"{loop_lines.CLOCK}(0)") == 1

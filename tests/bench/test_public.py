@@ -59,7 +59,7 @@ def corpus():
     return load("program").programs()
 
 
-def test_the_list_is_long_and_of_many_kinds(corpus):
+def test_the_list_has_many_programs_of_many_kinds(corpus):
     assert len(corpus) >= 40
     assert len({program.repository for program in corpus}) >= 20
     words = [" ".join((program.name, program.repository, *program.kinds)).lower() for program in corpus]
@@ -67,7 +67,7 @@ def test_the_list_is_long_and_of_many_kinds(corpus):
     assert not missing
 
 
-def test_every_recipe_that_is_named_is_there(corpus):
+def test_every_named_recipe_exists(corpus):
     named = {program.data.partition(":")[0] for program in corpus if program.data is not None}
     there = {path.stem for path in (PUBLIC / "data").glob("*.py")} - {"__init__"}
     assert named == there
@@ -83,7 +83,7 @@ def test_every_recipe_that_is_named_is_there(corpus):
         ("=", "Invalid"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(tmp_path, text, says):
+def test_rejects_an_unusable_file_by_name(tmp_path, text, says):
     program = load("program")
     (tmp_path / "one.toml").write_text(text)
     with pytest.raises(program.ProgramWrong, match=r"one\.toml: ") as error:
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path, text, says):
 
 
 @pytest.fixture
-def somebody(tmp_path):
+def run_program(tmp_path):
     """Makes a repository with a training script, and the file that names it."""
 
     def make(script: str = PRINTS, steps: int = 40, more: str = "pass") -> dict:
@@ -127,8 +127,8 @@ def measured(folder: Path, programs: Path) -> dict:
     return found
 
 
-def test_a_program_is_timed_and_its_output_compared(somebody):
-    found = somebody(TRAINS)
+def test_a_program_is_timed_and_its_output_compared(run_program):
+    found = run_program(TRAINS)
     against = found["against_plain"]["run"]
     assert found["repeats_itself"] is True
     assert against["differs"] is None
@@ -138,20 +138,20 @@ def test_a_program_is_timed_and_its_output_compared(somebody):
     assert all("hotlap: " in line for run in found["arms"]["run"] for line in run["said"])
 
 
-def test_a_program_that_sees_us_differs(somebody):
-    found = somebody(more="print('entered' if 'HOTLAP_SESSION' in os.environ else 'alone')")
+def test_a_program_that_detects_hotlap_differs(run_program):
+    found = run_program(more="print('entered' if 'HOTLAP_SESSION' in os.environ else 'alone')")
     differences = found["against_plain"]["run"]["differs"]
     assert found["repeats_itself"] is True
     assert differences == ["stdout: alone", "stdout: entered"]
 
 
-def test_a_program_that_fails_under_us_alone_is_told(somebody):
-    found = somebody(more="assert not 'HOTLAP_SESSION' in os.environ")
+def test_reports_a_program_that_fails_only_under_hotlap(run_program):
+    found = run_program(more="assert not 'HOTLAP_SESSION' in os.environ")
     assert found["against_plain"]["run"]["failed"] == [1, 1]
     assert [run["code"] for run in found["arms"]["plain"]] == [0, 0]
 
 
-def test_a_program_that_differs_from_itself_tells_nothing(somebody):
-    found = somebody(more="print(os.urandom(4))")
+def test_a_program_that_differs_from_itself_is_not_compared(run_program):
+    found = run_program(more="print(os.urandom(4))")
     assert found["repeats_itself"] is False
     assert found["against_plain"]["run"]["differs"] is None

@@ -48,7 +48,7 @@ def test_arms_named_last_are_trained_last(quality):
     assert [arm for _, arm, _ in keys] == ["x"] * 4 + ["y"] * 4
 
 
-def test_all_are_kept_and_all_reached_their_target(quality, tmp_path, monkeypatch, capsys):
+def test_every_run_is_saved_and_success_means_all_reached_the_target(quality, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(process, "run", trained(lambda key: 0.1 + key[2] / 100))
     assert quality.main(options(tmp_path, "--at-once", "3")) == 0
     result = record.load(tmp_path / "q.json")
@@ -59,25 +59,25 @@ def test_all_are_kept_and_all_reached_their_target(quality, tmp_path, monkeypatc
     assert "rmse 0.1000, 0.1100, 0.1200: 3 of 3 reached 0.25" in capsys.readouterr().out
 
 
-def test_one_that_misses_its_target_is_a_failure(quality, tmp_path, monkeypatch, capsys):
+def test_a_run_that_misses_its_target_is_a_failure(quality, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(process, "run", trained(lambda key: 0.3 if key == ("bloom", "naive", 2) else 0.1))
     assert quality.main(options(tmp_path)) == 1
     assert "bloom          naive      rmse 0.1000, 0.1000, 0.3000: 2 of 3 reached 0.25" in capsys.readouterr().out
 
 
-def test_none_starts_when_time_is_up(quality, tmp_path, monkeypatch):
+def test_no_run_starts_when_time_is_up(quality, tmp_path, monkeypatch):
     monkeypatch.setattr(process, "run", trained(lambda key: 0.1))
     quality.main(options(tmp_path, "--minutes", "0"))
     assert record.load(tmp_path / "q.json").runs == ()
 
 
-def test_a_file_that_is_there_is_refused(quality, tmp_path, capsys):
+def test_rejects_an_existing_file(quality, tmp_path, capsys):
     (tmp_path / "q.json").write_text("{}")
     assert quality.main(options(tmp_path)) != 0
     assert "already exists" in capsys.readouterr().err
 
 
-def test_interrupted_it_trains_nothing_more_and_keeps_what_ended(quality, tmp_path, monkeypatch, capsys):
+def test_an_interruption_starts_nothing_more_and_keeps_finished_runs(quality, tmp_path, monkeypatch, capsys):
     begun = []
 
     def run(arm, key, folder, on_line):
@@ -96,7 +96,7 @@ def test_interrupted_it_trains_nothing_more_and_keeps_what_ended(quality, tmp_pa
     assert record.load(tmp_path / "q.json").runs[0].ended == "trained"
 
 
-def test_the_file_says_what_to_type(quality, tmp_path, monkeypatch):
+def test_the_file_contains_the_command_to_type(quality, tmp_path, monkeypatch):
     monkeypatch.setattr(process, "run", trained(lambda key: 0.1))
     quality.main(options(tmp_path, "--first-seed", "2", "--at-once", "3"))
     assert record.load(tmp_path / "q.json").command == (
@@ -106,7 +106,7 @@ def test_the_file_says_what_to_type(quality, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("more", [("--first-seed", "3"), ("--at-once", "0")])
-def test_what_would_train_nothing_is_refused(quality, tmp_path, capsys, more):
+def test_rejects_options_that_would_train_nothing(quality, tmp_path, capsys, more):
     with pytest.raises(SystemExit):
         quality.main(options(tmp_path, *more))
     assert "--first-seed must be at least 0" in capsys.readouterr().err

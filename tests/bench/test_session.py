@@ -62,14 +62,14 @@ def test_the_arm_run_is_the_naive_script_under_hotlap_run(stage, bench):
     assert run.errors == ()
 
 
-def test_the_arm_run_keeps_what_hotlap_said(stage, bench):
+def test_the_arm_run_records_the_lines_of_hotlap(stage, bench):
     stage.play(sun__naive={"complaint": "hotlap: applied: something (here)"})
     (run,) = bench(workloads=("sun",), arms=("run",), seeds=1).runs
     nothing = "hotlap: no optimizer step was seen, so it is not known what was applied"
     assert run.said == ("hotlap: applied: something (here)", nothing)
 
 
-def test_the_options_of_the_arm_run_are_those_measured_best(stage, bench, monkeypatch):
+def test_the_arm_run_uses_the_options_measured_best(stage, bench, monkeypatch):
     options = {("sun", "cpu"): ("--with", "fused-optimizer"), ("moon", "cuda"): ("--with", "fused-optimizer")}
     monkeypatch.setattr(workloads, "BEST", options)
     sun, moon = (bench(out=stage.folder / name, workloads=(name,), arms=("run",), seeds=1).runs[0].command
@@ -78,7 +78,7 @@ def test_the_options_of_the_arm_run_are_those_measured_best(stage, bench, monkey
     assert "--plan fast python moon/naive.py" in moon
 
 
-def test_every_best_set_of_options_is_one_hotlap_run_takes():
+def test_every_best_set_of_options_is_valid_for_hotlap_run():
     from hotlap.plan.enable_arguments import named
 
     for options in (*workloads.BEST.values(), workloads.FAST):
@@ -89,13 +89,13 @@ def test_every_best_set_of_options_is_one_hotlap_run_takes():
         assert named(*(plans or [None]), None, with_, [value for word, value in words if word == "--without"])
 
 
-def test_a_failing_command_under_the_arm_run_is_reported_with_its_own_last_words(stage, bench):
+def test_a_failing_command_under_the_arm_run_is_reported_with_its_own_last_line(stage, bench):
     stage.play(sun__naive={"exit": 3, "complaint": "out of luck"})
     (run,) = bench(workloads=("sun",), arms=("run",), seeds=1).runs
     assert (run.ended, run.why) == ("failed", "exit code 3: out of luck")
 
 
-def test_the_result_holds_every_raw_line_with_its_time(stage, bench):
+def test_the_result_contains_every_raw_line_with_its_time(stage, bench):
     bench(workloads=("sun",), arms=("naive", "lightning"), seeds=1)
     result = json.loads(stage.out.read_text())
     assert result["schema"] == 1
@@ -116,7 +116,7 @@ def test_the_result_holds_every_raw_line_with_its_time(stage, bench):
     assert str(stage.folder) not in stage.out.read_text(), "results are published: no folder of this machine"
 
 
-def test_peak_memory_is_of_the_arm(stage, bench):
+def test_peak_memory_is_that_of_the_arm(stage, bench):
     stage.play(sun__limit={"allocate": 200})
     result = bench(workloads=("sun",), arms=("naive", "limit"), seeds=1)
     naive, limit = (run.peak_host_mb for run in result.runs)
@@ -125,7 +125,7 @@ def test_peak_memory_is_of_the_arm(stage, bench):
     assert result.host_memory in ("PSS", "RSS")
 
 
-def test_epochs_are_passed_on(stage, bench):
+def test_the_number_of_epochs_is_passed_to_the_arm(stage, bench):
     result = bench(workloads=("sun",), arms=("naive",), seeds=1, epochs=2)
     assert sum(line.text.startswith("epoch") for line in result.runs[0].lines) == 2
 
@@ -140,7 +140,7 @@ def test_epochs_are_passed_on(stage, bench):
         ({"metrics": [float("nan")], "seconds": 0.0}, "unreadable", "an epoch of 0.0000 seconds"),
     ],
 )
-def test_a_broken_arm_is_reported_and_the_rest_goes_on(stage, bench, part, ended, why):
+def test_a_broken_arm_is_reported_and_the_rest_continues(stage, bench, part, ended, why):
     stage.play(moon__limit=part)
     result = bench(arms=("naive", "limit"), seeds=1)
     broken = next(run for run in result.runs if run.key == ("moon", "limit", 0))
@@ -158,7 +158,7 @@ def test_an_arm_that_takes_too_long_is_ended(stage, bench):
     assert not psutil.pid_exists(int(stage.calls()[0][3]))
 
 
-def test_a_killed_bench_leaves_no_arm_behind_and_goes_on_where_it_was(stage):
+def test_a_killed_bench_leaves_no_arm_behind_and_resumes_where_it_was(stage):
     options = ("sun", "--arms", "naive,limit", "--seeds", "2", "--device", "cpu")
     hold = stage.root / "hold-sun-limit-1"
     hold.touch()
@@ -181,7 +181,7 @@ def test_a_killed_bench_leaves_no_arm_behind_and_goes_on_where_it_was(stage):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_bench_says_how_to_go_on(stage, number):
+def test_an_interrupted_bench_says_how_to_resume(stage, number):
     (stage.root / "hold-sun-naive-0").touch()
     running = stage.start("sun", "--arms", "naive", "--device", "cpu")
     wait_for(stage.calls)
@@ -192,7 +192,7 @@ def test_an_interrupted_bench_says_how_to_go_on(stage, number):
     assert not psutil.pid_exists(int(stage.calls()[0][3]))
 
 
-def test_data_whose_generation_was_killed_is_made_anew(stage):
+def test_data_whose_generation_was_killed_is_generated_again(stage):
     (stage.root / "hold-data").touch()
     running = stage.start("sun", "--arms", "naive", "--seeds", "1", "--device", "cpu")
     wait_for(lambda: list((stage.folder / "data").glob("sun/.*building*/half.txt")))
@@ -207,7 +207,7 @@ def test_data_whose_generation_was_killed_is_made_anew(stage):
     assert not list((stage.folder / "data").glob("sun/.*building*"))
 
 
-def test_resuming_tries_again_what_broke(stage, bench):
+def test_resuming_repeats_broken_runs(stage, bench):
     stage.play(sun__limit={"exit": 1})
     assert [run.ended for run in bench(workloads=("sun",), arms=("naive", "limit"), seeds=1).runs] == [
         "trained",
@@ -219,7 +219,7 @@ def test_resuming_tries_again_what_broke(stage, bench):
     assert stage.played() == ["sun naive 0", "sun limit 0", "sun limit 0"]
 
 
-def test_resuming_can_ask_for_more_seeds_arms_and_workloads(stage, bench):
+def test_resuming_can_add_seeds_arms_and_workloads(stage, bench):
     bench(workloads=("sun",), arms=("naive",), seeds=1)
     result = bench(resume=True, workloads=("moon",), arms=("limit",), seeds=2)
     assert result.choice.workloads == ("sun", "moon")
@@ -228,7 +228,7 @@ def test_resuming_can_ask_for_more_seeds_arms_and_workloads(stage, bench):
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
         (replace(SURROUNDINGS, versions={"torch": "2.6", "hotlap": "0"}), "torch 2.13, but here it is 2.6"),
         (
@@ -237,16 +237,16 @@ def test_resuming_can_ask_for_more_seeds_arms_and_workloads(stage, bench):
         ),
     ],
 )
-def test_resuming_under_other_conditions_is_refused(stage, bench, monkeypatch, other, said):
+def test_rejects_resuming_under_other_conditions(stage, bench, monkeypatch, other, message):
     bench(workloads=("sun",), arms=("naive",), seeds=1)
     before = stage.out.read_text()
     monkeypatch.setattr(session, "look", lambda device: (other, device))
-    with pytest.raises(ResumeRefused, match=said):
+    with pytest.raises(ResumeRefused, match=message):
         bench(resume=True)
     assert stage.out.read_text() == before
 
 
-def test_variables_that_decide_the_speed_are_kept_and_must_be_the_same_to_resume(bench, monkeypatch):
+def test_variables_that_affect_speed_are_recorded_and_must_not_change_to_resume(bench, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TORCH_HOME", "/somewhere")
     environment = bench(workloads=("sun",), arms=("naive",), seeds=1).environment
@@ -258,16 +258,16 @@ def test_variables_that_decide_the_speed_are_kept_and_must_be_the_same_to_resume
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [({"size": "report"}, "size tiny, not report"), ({"device": "cuda"}, "cpu, not cuda"), ({"epochs": 7}, "not 7")],
 )
-def test_resuming_with_another_size_device_or_length_is_refused(bench, typed, said):
+def test_rejects_resuming_with_another_size_device_or_length(bench, typed, message):
     bench(workloads=("sun",), arms=("naive",), seeds=1)
-    with pytest.raises(ResumeRefused, match=said):
+    with pytest.raises(ResumeRefused, match=message):
         bench(resume=True, **typed)
 
 
-def test_resuming_with_changed_scripts_is_refused(stage, bench):
+def test_rejects_resuming_with_changed_scripts(stage, bench):
     bench(workloads=("sun",), arms=("naive",), seeds=1)
     (stage.root / "sun" / "limit.py").write_text("print('faster')\n")
     with pytest.raises(ResumeRefused, match="scripts of sun"):
@@ -281,21 +281,21 @@ def test_without_out_the_result_goes_to_the_run_folder_and_the_newest_is_resumed
     assert session.prepare(ask(out=None, resume=True)).out == result
 
 
-def test_nothing_to_resume_is_said(ask):
+def test_reports_that_there_is_nothing_to_resume(ask):
     with pytest.raises(RunNotFound, match="start the bench without --resume"):
         session.prepare(ask(resume=True))
     with pytest.raises(RunNotFound, match="start one without --resume"):
         session.prepare(ask(resume=True, out=None))
 
 
-def test_a_result_that_is_there_is_not_overwritten(stage, ask):
+def test_an_existing_result_is_not_overwritten(stage, ask):
     stage.out.write_text("precious")
     with pytest.raises(RunFolderUnwritable, match="--resume"):
         session.prepare(ask())
     assert stage.out.read_text() == "precious"
 
 
-def test_a_result_that_cannot_be_replaced_keeps_the_runs_it_has(stage, bench, monkeypatch):
+def test_a_failed_save_leaves_the_earlier_result_intact(stage, bench, monkeypatch):
     result = bench(workloads=("sun",), arms=("naive",), seeds=1)
     before = stage.out.read_text()
 
@@ -311,14 +311,14 @@ def test_a_result_that_cannot_be_replaced_keeps_the_runs_it_has(stage, bench, mo
     assert not list(stage.folder.glob(".result*")), "no half-written file is left"
 
 
-def test_a_result_that_cannot_be_written_is_said_before_anything_runs(stage, ask):
+def test_an_unwritable_result_is_reported_before_anything_runs(stage, ask):
     (stage.folder / "file").touch()
     with pytest.raises(RunFolderUnwritable, match="choose another place: --out"):
         session.prepare(ask(out=stage.folder / "file" / "result.json"))
     assert stage.calls() == []
 
 
-def test_no_folder_of_this_machine_is_published(tmp_path, monkeypatch):
+def test_published_lines_contain_no_folder_of_this_machine(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
     lines = [
         f"{tmp_path}/workloads/bloom/naive.py:3: no",

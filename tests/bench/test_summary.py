@@ -32,7 +32,7 @@ def test_lines_of_an_arm_are_read():
 
 
 @pytest.mark.parametrize(
-    ("drop", "add", "said"),
+    ("drop", "add", "message"),
     [
         ("train", "", "no lines `train N samples`"),
         ("final", "", "no lines `final METRIC"),
@@ -45,13 +45,13 @@ def test_lines_of_an_arm_are_read():
         ("", "final rmse 1 target 1 reached", "printed 2 lines"),
     ],
 )
-def test_lines_that_break_the_contract_are_refused_with_the_reason(drop, add, said):
+def test_rejects_lines_that_break_the_contract_with_the_reason(drop, add, message):
     lines = [line for line in lines_of([1.0], [0.1]) if not drop or not line.text.startswith(drop)]
-    with pytest.raises(contract.Unreadable, match=said):
+    with pytest.raises(contract.Unreadable, match=message):
         contract.read([*lines, Line(at=0.0, text=add)])
 
 
-def test_throughput_is_of_all_epochs_but_the_first_of_each_run():
+def test_throughput_excludes_the_first_epoch_of_each_run():
     bench = bench_of(
         run_of("sun", "naive", 0, lines_of([100.0, 1.0, 3.0], [1, 1, 1])),
         run_of("sun", "naive", 1, lines_of([100.0, 2.0, 2.0], [1, 1, 1])),
@@ -89,13 +89,13 @@ def test_without_naive_there_is_no_ratio():
 
 
 @pytest.mark.parametrize(("higher", "expected"), [(False, 10 + 5.0 + 2 * 5.0), (True, 10 + 5.0)])
-def test_time_to_target_is_the_arrival_of_the_first_epoch_that_met_it(higher, expected):
+def test_time_to_target_is_when_the_first_epoch_meets_it(higher, expected):
     lines = lines_of([4.0, 4.0, 4.0, 4.0], [0.5, 0.3, 0.2, 0.1])
     row = row_of(bench_of(run_of("sun", "naive", 0, lines), higher_is_better=higher), "sun", "naive")
     assert row.seconds_to_target == (expected,)
 
 
-def test_a_target_met_by_some_seeds_only_is_said():
+def test_a_target_met_by_only_some_seeds_is_reported():
     bench = bench_of(
         run_of("sun", "naive", 0, lines_of([4.0, 4.0], [0.5, 0.2])),
         run_of("sun", "naive", 1, lines_of([4.0, 4.0], [0.2, 0.5])),
@@ -109,24 +109,24 @@ def test_a_target_met_by_some_seeds_only_is_said():
     assert table.to_target(row_of(nowhere, "sun", "naive")) == "not reached in 1 of 1"
 
 
-def test_warm_up_is_the_start_to_the_first_epoch_line_less_a_steady_epoch():
+def test_warm_up_is_the_time_to_the_first_epoch_line_less_a_steady_epoch():
     lines = lines_of([9.0, 4.0, 4.0], [1, 1, 1])
     row = row_of(bench_of(run_of("sun", "naive", 0, lines)), "sun", "naive")
     assert row.warmup_seconds == (10 + 9 + 1) - (4 + 1)
 
 
-def test_memory_is_the_most_any_run_took():
+def test_memory_is_the_peak_of_all_runs():
     assert row_of(usual_bench(), "sun", "naive").peak_host_mb == 102.0
 
 
-def test_runs_that_broke_are_counted_and_named():
+def test_broken_runs_are_counted_and_named():
     row = row_of(usual_bench(), "sun", "accelerate")
     assert (row.trained, row.runs) == (0, 1)
     assert row.broken == ("seed 0: exit code 3: a <bug> | a *star*",)
     assert table.broken(usual_bench()) == ["sun accelerate, seed 0: exit code 3: a <bug> | a *star*"]
 
 
-def test_time_left_comes_from_earlier_runs_of_the_same_arm():
+def test_the_time_left_is_estimated_from_earlier_runs_of_the_same_arm():
     choice = Choice(workloads=("sun",), arms=("naive", "limit"), size="tiny", device="cpu", seeds=2, epochs=None)
     keys = schedule(choice)
     assert keys == [("sun", "naive", 0), ("sun", "limit", 0), ("sun", "limit", 1), ("sun", "naive", 1)]

@@ -7,7 +7,7 @@ from itertools import accumulate
 from statistics import fmean
 
 import torch
-from catalog.drawing import Left
+from catalog.drawing import TrainingResult
 
 from hotlap.records.plan import Risk
 
@@ -22,23 +22,23 @@ class Band:
     weights: dict[str, float]
 
 
-def band_of(plain: Left, nudged: list[Left]) -> Band:
+def band_of(plain: TrainingResult, nudged: list[TrainingResult]) -> Band:
     """The band is measured on the program itself, with its initial weights moved by one last bit."""
-    assert all(left.streams == plain.streams for left in nudged)
-    by_run = [_differences(plain, left) for left in nudged]
+    assert all(result.streams == plain.streams for result in nudged)
+    by_run = [_differences(plain, result) for result in nudged]
     apart = [max(map(abs, differences)) for differences in zip(*by_run, strict=True)]
     losses = [
         WIDER * most + LEAST * (1 + abs(loss)) for most, loss in zip(accumulate(apart, max), plain.losses, strict=True)
     ]
     weights = {
-        name: WIDER * max(_apart(left.weights[name], value) for left in nudged) + LEAST * (1 + _largest(value))
+        name: WIDER * max(_apart(result.weights[name], value) for result in nudged) + LEAST * (1 + _largest(value))
         for name, value in plain.weights.items()
     }
     return Band(losses, weights)
 
 
-def assert_in_class(risk: Risk, ours: Left, plain: Left, band: Band, label: str) -> None:
-    assert ours.told == plain.told, f"{label}: its lines are others"
+def assert_in_class(risk: Risk, ours: TrainingResult, plain: TrainingResult, band: Band, label: str) -> None:
+    assert ours.lines == plain.lines, f"{label}: its lines are others"
     if risk in (Risk.EXACT, Risk.ROUNDING):
         for number, (state, expected) in enumerate(zip(ours.streams, plain.streams, strict=True)):
             assert state == expected, f"{label}: random stream {number} is elsewhere"
@@ -55,7 +55,7 @@ def assert_in_class(risk: Risk, ours: Left, plain: Left, band: Band, label: str)
         assert abs(fmean(ours.losses) - fmean(plain.losses)) <= NUMERIC, label
 
 
-def _differences(ours: Left, plain: Left) -> list[float]:
+def _differences(ours: TrainingResult, plain: TrainingResult) -> list[float]:
     return [a - b for a, b in zip(ours.losses, plain.losses, strict=True)]
 
 

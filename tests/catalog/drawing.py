@@ -24,15 +24,15 @@ SEED = 5
 
 
 @dataclass(frozen=True)
-class Left:
+class TrainingResult:
     losses: list[float]
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
     streams: list[Any]
-    told: list[str]  # what the program could have printed, except for rounded numbers
+    lines: list[str]  # what the program could have printed, except for rounded numbers
 
 
-class Told(list[str]):
+class PrintedLines(list[str]):
     """The program's own lines are collected and also printed, where an entry may replace `print`."""
 
     def __call__(self, line: Any) -> None:
@@ -250,13 +250,13 @@ class Training:
     marks: bool = False  # cleans up, draws a progress bar and marks its steps
     only: str | None = None  # the only device where it is worth running, or where it is reproducible
 
-    def __call__(self, device: str = "cpu", nudge: int = 0) -> Left:
+    def __call__(self, device: str = "cpu", nudge: int = 0) -> TrainingResult:
         """`nudge` is the pattern by which the initial weights are moved by one last bit; zero leaves them."""
         random.seed(SEED), np.random.seed(SEED), torch.manual_seed(SEED)
         model = self.model()
         _nudge(model, nudge)
         model.to(device)
-        loader, optimizer, lines = self._loader(), torch.optim.AdamW(model.parameters(), lr=3e-3), Told()
+        loader, optimizer, lines = self._loader(), torch.optim.AdamW(model.parameters(), lr=3e-3), PrintedLines()
         losses: list[float] = []
         for epoch in range(EPOCHS):
             losses += self._epoch(model, loader, optimizer, device)
@@ -265,7 +265,7 @@ class Training:
         state = optimizer.state_dict()
         lines([{name: value for name, value in group.items() if name != "params"} for group in state["param_groups"]])
         weights = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
-        return Left(losses, weights, state["state"], _streams(device), list(lines))
+        return TrainingResult(losses, weights, state["state"], _streams(device), list(lines))
 
     def _loader(self) -> DataLoader:  # type: ignore[type-arg]
         rows = torch.randn(BATCHES * BATCH, *self.model.shape)  # type: ignore[misc]

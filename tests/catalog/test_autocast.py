@@ -39,10 +39,10 @@ def fused(model):
 def test_refuses_a_processor_that_would_emulate_bfloat16(monkeypatch):
     monkeypatch.setattr(hardware, "_processor_supports", lambda *_: False)
     plain = train(mlp, ROWS, steps=4)[0]
-    with enabled("bf16") as under:
+    with enabled("bf16") as running:
         assert train(mlp, ROWS, steps=4)[0] == plain
-        assert under.outcomes[0].status == "refused"
-        assert "no native bf16" in under.outcomes[0].why
+        assert running.outcomes[0].status == "refused"
+        assert "no native bf16" in running.outcomes[0].why
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_trains_close_to_full_precision(precision, optimizer):
     def look(step, model, opt):
         dtypes.append({parameter.grad.dtype for parameter in model.parameters()})
 
-    with enabled(precision) as under:
+    with enabled(precision) as running:
         ours, _, opt, rng_again = train(mlp, ROWS, optimizer=optimizer, between=look)
-        assert under.outcomes[0].status == "applied"
+        assert running.outcomes[0].status == "applied"
     assert ours == pytest.approx(losses, rel=0.05)
     assert ours[3:] != losses[3:]
     assert torch.equal(rng, rng_again)
@@ -132,9 +132,9 @@ def gradients(accumulate, clip):
 @pytest.mark.usefixtures("capable")
 def test_the_program_sees_unscaled_gradients(accumulate, clip):
     plain = gradients(accumulate, clip)
-    with enabled("fp16") as under:
+    with enabled("fp16") as running:
         ours = gradients(accumulate, clip)
-        assert under.outcomes[0].status == "applied"
+        assert running.outcomes[0].status == "applied"
     for step_ours, step_plain in zip(ours, plain, strict=True):
         for gradient, expected in zip(step_ours, step_plain, strict=True):
             torch.testing.assert_close(gradient, expected, rtol=0.05, atol=2e-4)
@@ -243,17 +243,17 @@ def with_own_scaler(step, module, opt):
 
 def test_programs_that_use_autocast_themselves_are_left_alone(capable):
     for own, why in [(with_own_autocast, "uses autocast itself"), (with_own_scaler, "scales its loss itself")]:
-        with enabled("bf16") as under:
+        with enabled("bf16") as running:
             train(mlp, ROWS, steps=5, between=own)
-            assert under.outcomes[0].status == "no effect"
-            assert why in under.outcomes[0].why
+            assert running.outcomes[0].status == "no effect"
+            assert why in running.outcomes[0].why
 
 
 def test_a_scaler_created_later_withdraws_it(capable):
     late = lambda step, *rest: with_own_scaler(step, *rest) if step == 5 else None  # noqa: E731
-    with enabled("fp16") as under:
+    with enabled("fp16") as running:
         train(mlp, ROWS, between=late)
-        assert under.outcomes[0].status == "withdrawn"
+        assert running.outcomes[0].status == "withdrawn"
 
 
 def test_refuses_recurrent_layers_hooks_and_double_precision(capable):
@@ -267,10 +267,10 @@ def test_refuses_recurrent_layers_hooks_and_double_precision(capable):
         (hooked, ROWS, "fp16", "hooks"),
         (Mixed, ROWS, "bf16", "not float32"),
     ]:
-        with enabled(precision) as under:
+        with enabled(precision) as running:
             train(make, shape, steps=4)
-            assert under.outcomes[0].status == "refused"
-            assert why in under.outcomes[0].why
+            assert running.outcomes[0].status == "refused"
+            assert why in running.outcomes[0].why
 
 
 class Mixed(nn.Module):

@@ -56,9 +56,9 @@ def test_trains_to_the_same_numbers_and_moves_no_weight(optimizer):
     def watched(step, model, opt):
         seen.append(is_last(model.seen))
 
-    with enabled() as under:
+    with enabled() as running:
         ours, twin, opt, rng_again = train(Seeing, IMAGES, optimizer=optimizer, between=watched)
-        assert under.outcomes[0].status == "applied", under.outcomes[0].why
+        assert running.outcomes[0].status == "applied", running.outcomes[0].why
         assert twin.body[3].weight.is_contiguous()
         assert all(tensor.is_contiguous() for state in opt.state.values() for tensor in state.values())
         nn.utils.parameters_to_vector(twin.parameters())  # takes flat views
@@ -73,17 +73,17 @@ def test_trains_to_the_same_numbers_and_moves_no_weight(optimizer):
 
 def test_works_together_with_the_fused_optimizer():
     losses = train(ConvNet, IMAGES)[0]
-    with enabled("fused-optimizer") as under:
+    with enabled("fused-optimizer") as running:
         assert train(ConvNet, IMAGES)[0] == pytest.approx(losses, rel=1e-4)
-        assert {outcome.status for outcome in under.outcomes} == {"applied"}
+        assert {outcome.status for outcome in running.outcomes} == {"applied"}
 
 
 def test_refuses_a_model_whose_views_need_channels_first():
     plain = train(Viewing, IMAGES)[0]
-    with enabled() as under:
+    with enabled() as running:
         losses, model, _, _ = train(Viewing, IMAGES)
-        assert under.outcomes[0].status == "refused"
-        assert "view" in under.outcomes[0].why
+        assert running.outcomes[0].status == "refused"
+        assert "view" in running.outcomes[0].why
         assert model.body.weight.is_contiguous()
     assert losses == plain
 
@@ -103,10 +103,10 @@ def test_a_view_taken_later_withdraws_it_and_repeats_that_call():
         model.flat = step >= 4
 
     plain = train(ViewingLater, IMAGES, between=later)
-    with enabled() as under:
+    with enabled() as running:
         ours = train(ViewingLater, IMAGES, between=later)
-    assert under.outcomes[0].status == "withdrawn"
-    assert "view" in under.outcomes[0].why
+    assert running.outcomes[0].status == "withdrawn"
+    assert "view" in running.outcomes[0].why
     assert ours[0] == pytest.approx(plain[0], rel=1e-4)
     assert torch.equal(ours[1].body[1].num_batches_tracked, plain[1].body[1].num_batches_tracked)
 
@@ -127,10 +127,10 @@ def test_dropout_over_images_drops_the_same_values(first, status):
         model.p = 0.5 if step + 1 >= first else 0.0
 
     plain = train(Dropping, IMAGES, between=later)
-    with enabled() as under:
+    with enabled() as running:
         ours = train(Dropping, IMAGES, between=later)
-    assert under.outcomes[0].status == status
-    assert "random numbers" in under.outcomes[0].why
+    assert running.outcomes[0].status == status
+    assert "random numbers" in running.outcomes[0].why
     assert ours[0] == pytest.approx(plain[0], rel=1e-4)
     assert torch.equal(ours[3], plain[3])
     for name, value in plain[1].state_dict().items():
@@ -143,9 +143,9 @@ def test_evaluation_runs_unchanged():
         assert not is_last(model.body(torch.ones(IMAGES)))
         model.train()
 
-    with enabled() as under:
+    with enabled() as running:
         train(ConvNet, IMAGES, between=evaluate)
-    assert under.outcomes[0].status == "applied"
+    assert running.outcomes[0].status == "applied"
 
 
 def test_single_channel_images_keep_the_layout():
@@ -154,9 +154,9 @@ def test_single_channel_images_keep_the_layout():
         model.body[0] = nn.Conv2d(1, 8, 3, padding=1, bias=False)
         return model
 
-    with enabled() as under:
+    with enabled() as running:
         _, model, _, _ = train(grey, (8, 1, 8, 8))
-        assert under.outcomes[0].status == "applied"
+        assert running.outcomes[0].status == "applied"
         assert is_last(model.seen)
 
 
@@ -170,7 +170,7 @@ class Images(nn.Module):
 
 
 def test_outputs_have_their_usual_layout():
-    with enabled() as under:
+    with enabled() as running:
         model, opt = Images(), None
         opt = adam(model)
         for _ in range(4):
@@ -180,10 +180,10 @@ def test_outputs_have_their_usual_layout():
             assert out.view(len(x), -1).shape == (8, 144)
             out.sum().backward()
             opt.step()
-        assert under.outcomes[0].status == "applied"
+        assert running.outcomes[0].status == "applied"
 
 
 def test_has_no_effect_on_models_without_images():
-    with enabled() as under:
+    with enabled() as running:
         train(mlp, ROWS, steps=4)
-        assert under.outcomes[0].status == "no effect"
+        assert running.outcomes[0].status == "no effect"

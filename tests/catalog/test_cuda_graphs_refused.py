@@ -143,7 +143,7 @@ class Settings:
 SETTINGS, FACTOR = Settings(), 1.0
 
 
-class Told(Net):
+class ReadsSettings(Net):
     """The model reads settings in every place where a program may keep them."""
 
     gain = 1.0
@@ -156,27 +156,27 @@ class Told(Net):
         return super().forward(inputs) * (SETTINGS.scale * FACTOR * self.gain) + self.options["offset"]
 
 
-def told(number, net, _):
+def change_settings(number, net, _):
     """Changes another setting every seven steps; setting an equal number is no change."""
     global FACTOR
     SETTINGS.scale = 1.0 if number < 7 else float("0.5")
     FACTOR = 1.0 if number < 14 else 0.9
     net.options["offset"] = 0.0 if number < 21 else 0.5
     net.dropout.p = 0.0 if number < 28 else 0.25
-    Told.gain = 1.0 if number < 35 else 0.5
+    ReadsSettings.gain = 1.0 if number < 35 else 0.5
 
 
 def test_a_changed_setting_discards_its_recordings(graphs):
     steps = 42
-    plain = train(model=Told, steps=steps, around=told)
+    plain = train(model=ReadsSettings, steps=steps, around=change_settings)
     graphs.begin()
     seen = []
 
     def around(number, net, optim):
-        told(number, net, optim)
+        change_settings(number, net, optim)
         seen.append(graphs.recorder.replays["forward"])
 
-    assert same(train(model=Told, steps=steps, around=around), plain)
+    assert same(train(model=ReadsSettings, steps=steps, around=around), plain)
     replayed = [after > before for before, after in itertools.pairwise(seen)]
     assert not any(replayed[number] for number in (7, 14, 21, 28, 35))
     assert replayed[6]

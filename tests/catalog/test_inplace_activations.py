@@ -43,9 +43,9 @@ DROPPED = [(dropped(0.5), ROWS), (dropped(0.0), ROWS)]
 @pytest.mark.parametrize(("make", "shape"), [(mlp, ROWS), (lambda: ConvNet(dropout=0.5), IMAGES), *DROPPED])
 def test_losses_statistics_and_random_states_are_the_same(make, shape):
     losses, model, _, rng = train(make, shape)
-    with enabled() as under:
+    with enabled() as running:
         ours, twin, _, rng_again = train(make, shape)
-        [outcome] = under.outcomes
+        [outcome] = running.outcomes
 
     assert outcome.status == "applied", outcome.why
     assert ours == losses
@@ -55,9 +55,9 @@ def test_losses_statistics_and_random_states_are_the_same(make, shape):
 
 
 def test_activations_work_in_place_only_while_the_model_trains(in_place):
-    with enabled() as under:
+    with enabled() as running:
         _, model, _, _ = train(mlp, ROWS)
-        assert under.outcomes[0].why == "2 activations directly after layers"
+        assert running.outcomes[0].why == "2 activations directly after layers"
         assert not any(module.inplace for module in model.modules() if isinstance(module, nn.ReLU))
         saved = io.BytesIO()
         torch.save(model, saved)
@@ -110,7 +110,7 @@ class Overriding(nn.Sequential):
         return last(x + act(x))
 
 
-UNSEEN_BY_NOBODY = {
+VISIBLE_ELSEWHERE = {
     "the batch itself": lambda: nn.Sequential(nn.ReLU(), nn.Linear(16, 4)),
     "what an identity passes on": lambda: nn.Sequential(nn.Linear(16, 4), nn.Identity(), nn.ReLU()),
     "an activation used twice": Shared,
@@ -120,12 +120,12 @@ UNSEEN_BY_NOBODY = {
 }
 
 
-@pytest.mark.parametrize("what", UNSEEN_BY_NOBODY)
+@pytest.mark.parametrize("what", VISIBLE_ELSEWHERE)
 def test_tensors_visible_elsewhere_are_not_overwritten(what):
-    plain = train(UNSEEN_BY_NOBODY[what], ROWS)[0]
-    with enabled() as under:
-        assert train(UNSEEN_BY_NOBODY[what], ROWS)[0] == plain
-        assert under.outcomes[0].status == "no effect", under.outcomes[0].why
+    plain = train(VISIBLE_ELSEWHERE[what], ROWS)[0]
+    with enabled() as running:
+        assert train(VISIBLE_ELSEWHERE[what], ROWS)[0] == plain
+        assert running.outcomes[0].status == "no effect", running.outcomes[0].why
 
 
 def test_a_hook_or_another_layer_disables_it(in_place):

@@ -15,7 +15,7 @@ from hotlap.runtime.loader_arguments import LoaderArguments
 NAME = "loader-pinned"
 
 
-def making(dataset=None, **given):
+def loader_arguments(dataset=None, **given):
     return LoaderArguments(
         torch, {"dataset": dataset or Rows(), "num_workers": 1, "batch_size": 4, "collate_fn": default_collate, **given}
     )
@@ -32,18 +32,18 @@ class Bags(Rows):
 
 
 def test_plain_batches_from_workers_are_pinned():
-    check(making(), pinned=False)
+    check(loader_arguments(), pinned=False)
 
 
 @pytest.mark.parametrize(
     ("made", "pinned", "status", "said"),
     [
-        (making(), True, Status.NO_EFFECT, "already pins its batches"),
-        (making(num_workers=0), False, Status.NO_EFFECT, "have to copy the batches of Rows"),
-        (making(Stream()), False, Status.REFUSED, "a stream"),
-        (making(Bags()), False, Status.REFUSED, "hold objects"),
-        (making(collate_fn=tuple), False, Status.REFUSED, "a custom collate_fn"),
-        (making(Random("torch")), False, Status.REFUSED, "draws random numbers"),
+        (loader_arguments(), True, Status.NO_EFFECT, "already pins its batches"),
+        (loader_arguments(num_workers=0), False, Status.NO_EFFECT, "have to copy the batches of Rows"),
+        (loader_arguments(Stream()), False, Status.REFUSED, "a stream"),
+        (loader_arguments(Bags()), False, Status.REFUSED, "hold objects"),
+        (loader_arguments(collate_fn=tuple), False, Status.REFUSED, "a custom collate_fn"),
+        (loader_arguments(Random("torch")), False, Status.REFUSED, "draws random numbers"),
     ],
 )
 def test_other_batches_are_left_unchanged(made, pinned, status, said):

@@ -57,7 +57,7 @@ def wait_for(known):
         pass
 
 
-def asked(known, length=50, draws=1):
+def hits_after_epoch(known, length=50, draws=1):
     """Draws an epoch's seed after `draws` random numbers, once all orders are made. Returns the hits so far."""
     if known._done is not None:
         wait_for(known)
@@ -70,18 +70,18 @@ def asked(known, length=50, draws=1):
 @pytest.mark.parametrize("draws", foresight.GUESSES)
 def test_the_second_epoch_is_predicted_by_a_guess(draws):
     known = foresight.Foresight()
-    assert [asked(known, draws=draws) for _ in range(4)] == [0, 1, 2, 3]
+    assert [hits_after_epoch(known, draws=draws) for _ in range(4)] == [0, 1, 2, 3]
     assert known._draws == [draws]
 
 
 def test_a_number_of_draws_seen_before_is_predicted_too():
     known = foresight.Foresight()
-    assert [asked(known, draws=draws) for draws in (1, 7, 7, 9, 7, 9, 7)] == [0, 0, 1, 1, 2, 3, 4]
+    assert [hits_after_epoch(known, draws=draws) for draws in (1, 7, 7, 9, 7, 9, 7)] == [0, 0, 1, 1, 2, 3, 4]
 
 
 def test_guesses_stay_until_two_epochs_draw_the_same_number():
     known = foresight.Foresight()
-    assert [asked(known, draws=draws) for draws in (1, 2, 1, 1, 1, 3, 1)] == [0, 1, 2, 3, 4, 4, 5]
+    assert [hits_after_epoch(known, draws=draws) for draws in (1, 2, 1, 1, 1, 3, 1)] == [0, 1, 2, 3, 4, 4, 5]
 
 
 @pytest.mark.parametrize(("length", "orders"), [(50, 4), (51, 3), (100, 2), (101, 1), (1000, 1)])
@@ -117,7 +117,7 @@ def test_a_dataset_of_another_length_gets_an_order_of_its_own():
     known = foresight.Foresight()
     torch.manual_seed(0)
     for length in (50, 50, 50, 60, 60):
-        asked(known, length)
+        hits_after_epoch(known, length)
     assert known.hits == 3
 
 

@@ -65,7 +65,7 @@ def band(name):
     return band_of(plain(name), [TRAININGS[name](nudge=pattern) for pattern in (1, 2, 3)])
 
 
-def asked(name):
+def choice_of(name):
     return f"{name}={VALUES[name]}" if name in VALUES else name
 
 
@@ -80,7 +80,7 @@ def test_each_entry_changes_only_what_its_risk_class_allows(name, capfd):
     endings = {}
     for title in FEWER.get(name, HERE_ALL):
         plain(title), band(title)
-        with hotlap.enable(None, with_=[asked(name)], quiet=True) as enabled:
+        with hotlap.enable(None, with_=[choice_of(name)], quiet=True) as enabled:
             ours = TRAININGS[title]()
             (endings[title],) = (outcome.status for outcome in enabled.outcomes)
         capfd.readouterr()

@@ -1,4 +1,4 @@
-"""Trains on CUDA for ever (or --steps), with one planted fault; which one is told on the command line."""
+"""Trains on CUDA for ever (or for --steps), with the one planted fault that --fault names."""
 
 import argparse
 
@@ -27,7 +27,7 @@ class Resident:
 
 
 class Elementwise(nn.Module):
-    """Moves memory, multiplies nothing."""
+    """A model that moves memory and multiplies no matrices."""
 
     def __init__(self, features):
         super().__init__()
@@ -62,7 +62,7 @@ def batches(batch, features):
 
 
 class HostBatches:
-    """Pageable batches made without cost, so that only their copy remains."""
+    """Pageable batches that cost nothing to make, so that only their copy takes time."""
 
     def __init__(self, data, batch):
         self.parts = list(zip(data.tensors[0].split(batch), data.tensors[1].split(batch), strict=True))

@@ -1,4 +1,4 @@
-"""Compute entries on a GPU: what they switch, that training stays as the risk says, and that nothing waits."""
+"""Compute entries on a GPU switch what they promise, change results only within their risk class, and never wait."""
 
 import copy
 
@@ -79,7 +79,7 @@ def test_autocast_refuses_bf16_for_recurrent_layers():
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_autocast_with_a_fused_optimizer_never_waits(precision):
-    """Torch raises where the host waits for the device."""
+    """In this mode torch raises where the host waits for the device."""
     with hotlap.enable(None, with_=[f"autocast={precision}"]):
         model = mlp().cuda()
         opt = fused(model)

@@ -1,6 +1,6 @@
-"""CUDA graphs on a GPU: the training is the same to the bit, where eager training repeats itself to the bit.
+"""CUDA graphs on a GPU: the training is the same to the bit wherever eager training repeats itself to the bit.
 
-Deterministic algorithms are asked for, so it does, and equality is exact. Adam and AdamW are fused in both runs.
+Deterministic algorithms are enabled, so it does, and equality is exact. Adam and AdamW are fused in both runs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def train(
     model=mlp, optimizer=sgd, clip=None, schedule=None, autocast=False, set_to_none=True, scaler=False, keep=None,
     view=None, kept_norm=lambda norm: norm,
 ):  # fmt: skip
-    """Four epochs of eight batches, the last one smaller; evaluation after each. Nothing waits for the device."""
+    """Train four epochs of eight batches, the last one smaller, each followed by an evaluation, without any sync."""
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(16 * 7 + 5, 48), torch.randint(0, 10, (16 * 7 + 5,)))
     loader = DataLoader(data, batch_size=16, shuffle=True)
@@ -219,7 +219,7 @@ def test_a_forward_that_waits_for_the_device_is_refused_and_keeps_training():
 
 
 HIDDEN = {0: 1.0}
-unseen = functools.partial(operator.getitem, HIDDEN, 0)  # calls into C, which nobody can read
+unseen = functools.partial(operator.getitem, HIDDEN, 0)  # calls into C, which cannot be analysed
 
 
 class Scheduled(Net):

@@ -1,4 +1,4 @@
-"""On a GPU: a ragged loss function of the user's, replayed for each number of rows, to the bit."""
+"""On a GPU, a user's loss over a varying number of rows is replayed for each number of rows, to the bit."""
 
 from __future__ import annotations
 

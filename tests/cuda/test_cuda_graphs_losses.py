@@ -1,4 +1,4 @@
-"""On a GPU: losses replayed with their derivative, and a model that is trained after another, to the bit."""
+"""On a GPU, losses are replayed with their gradients to the bit, also when one model is trained after another."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def retaining(loss):
 
 
 def train(model=mlp, loss_of=mean_square, backward=plainly, optimizer=adamw, steps=24, autocast=False):
-    """The last batch is smaller; the loss is read at every step, as most programs do."""
+    """Train with a smaller last batch, and read the loss at every step as most programs do."""
     torch.manual_seed(0)
     net = model().cuda()
     optim = optimizer(net.parameters())
@@ -68,7 +68,7 @@ def train(model=mlp, loss_of=mean_square, backward=plainly, optimizer=adamw, ste
 
 @pytest.fixture
 def backwards(monkeypatch):
-    """What is differentiated by the engine on the way to `.grad`."""
+    """A list that grows by one with every run of autograd's engine that accumulates into `.grad`."""
     calls = []
     engine = torch.autograd.graph._engine_run_backward
 

@@ -1,4 +1,4 @@
-"""Several models and several calls before a backward on a GPU: the same numbers to the bit, replayed."""
+"""On a GPU, several models, and several calls before a backward, are replayed with the same numbers to the bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def repeatable(monkeypatch):
 
 
 def graphs_of(train, **ways):
-    """What it gives with graphs, and what became of them."""
+    """The result of a training under graphs, and the outcome of the entry."""
     with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
         found = train(device="cuda", **ways)
         torch.cuda.synchronize()

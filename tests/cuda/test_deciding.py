@@ -1,4 +1,4 @@
-"""What is switched on and off while a model trains on a GPU: the losses are those of the program, to rounding."""
+"""While entries are switched on and off during a training on a GPU, losses match the program's up to rounding."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hotlap.records.decisions import Decisions
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
 MOST = 40_000  # steps
-LATER = 300  # steps after all was decided
+LATER = 300  # steps after everything is decided
 
 
 def poison() -> None:
-    """Memory that was given back is overwritten: whoever still reads it reads this."""
+    """Overwrite freed memory with NaN, so that anybody who still reads it is noticed."""
     held = [torch.full((size,), float("nan"), device="cuda") for size in (1, 16, 64, 128, 4096) for _ in range(64)]
     del held
 

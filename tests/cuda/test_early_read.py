@@ -1,4 +1,4 @@
-"""Losses read past the queue of a GPU: the same numbers, while the backward still runs."""
+"""Losses read ahead of the GPU's queue are the same numbers, and arrive while the backward still runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def strict(monkeypatch):
 
 
 def train(read, width=64, scaled=False, autocast=False):
-    """What was read, and whether the device was still at work afterwards."""
+    """The values read, and for each whether the device was still busy afterwards."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, width)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,4 +1,4 @@
-"""The engine on a GPU: a step that is one graph trains to the bit as the step itself, and nothing waits for it."""
+"""The engine on a GPU: a step replayed as one graph trains bit for bit like the plain step, and nothing waits."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def momentum(parameters, lr):
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_a_replayed_step_trains_bit_for_bit_like_the_plain_step(options):
-    """Dropout, running statistics, the short last batch and the gradients of several batches included."""
+    """This covers dropout, running statistics, the short last batch and gradients of several batches."""
     graphed, plain = both(**options)
     same(outcome(*graphed), outcome(*plain))
 
 
 class Deep(nn.Module):
-    """Small layers in a row: whatever runs beside the backward meets what comes after it."""
+    """Many small layers in a row, so that work in a lane overlaps with the steps of the backward that follow."""
 
     def __init__(self):
         super().__init__()
@@ -143,7 +143,7 @@ def test_a_batch_gathered_during_the_previous_step_is_the_same_batch(options, mo
 
 @pytest.mark.parametrize("optimizer", [momentum, torch.optim.RMSprop])
 def test_other_optimizers_are_captured_too(optimizer):
-    """A learning rate that is a tensor takes other kernels than a number: near, not equal."""
+    """A learning rate in a tensor uses other kernels than a number, so results are close but not equal."""
     graphed, plain = both(optimizer=optimizer)
     for parameter, expected in zip(graphed[0].model.parameters(), plain[0].model.parameters(), strict=True):
         assert torch.allclose(parameter, expected, atol=1e-5)
@@ -185,7 +185,7 @@ def test_dropout_draws_anew_at_each_replay():
 
 
 def test_nothing_waits_for_the_device_within_an_epoch(monkeypatch, tmp_path):
-    """From the second epoch on: the first one captures. Looks at the losses and the writer are at work meanwhile."""
+    """The check starts with the second epoch, as the first one captures; losses are read and checkpoints written."""
     begin, read_losses = Run.begin, Run.read_losses
 
     def strict_begin(run, epoch):
@@ -208,7 +208,7 @@ def test_nothing_waits_for_the_device_within_an_epoch(monkeypatch, tmp_path):
         torch.cuda.set_sync_debug_mode("default")
 
 
-REPLAY = 2  # kernels that torch launches before a graph that draws random numbers: they set its seed and offset
+REPLAY = 2  # kernels that torch launches before a graph with random numbers, to set its seed and offset
 
 
 def test_a_step_is_one_launch():
@@ -300,7 +300,7 @@ class Reads(Net):
 
 
 def test_a_model_that_waits_for_the_device_is_trained_eagerly():
-    """The failed capture leaves streams and random numbers usable."""
+    """A failed capture leaves streams and random numbers usable."""
     said = []
     found = outcome(*fitted(model=Reads, say=said.append))
     assert "step: eager" in said[0]
@@ -312,7 +312,7 @@ def test_a_model_that_waits_for_the_device_is_trained_eagerly():
 
 
 def test_a_loss_the_user_keeps_does_not_spoil_the_training():
-    """Its autograd nodes belong to another stream than the one that captures."""
+    """The autograd nodes of the loss belong to another stream than the capturing one."""
     made = trainer(device="cuda")
     made.model.cuda()
     inputs, targets = numbers(device="cuda")
@@ -340,7 +340,7 @@ def test_the_memory_of_a_training_is_released():
 
 
 def test_group_metrics_on_the_device_match_their_definition():
-    """In float32, as the model itself computes outside of a training; the batches cut through groups."""
+    """The precision is float32, as the model computes outside a training; batches cut through groups."""
     inputs, targets = numbers(device="cuda")
     groups = torch.arange(70, device="cuda") // 7
     by_group = GroupMeans(10, of=lambda out, target, group: (out[:, 0], group), finish=lambda means: means.max())

@@ -1,4 +1,4 @@
-"""The engine's data on a GPU: streamed is resident is the CPU, graphs gather, copies are safe, nobody waits."""
+"""The engine's data on a GPU: streamed, resident and CPU batches are equal, graphs can gather, and nothing waits."""
 
 import h5py
 import numpy as np
@@ -85,7 +85,7 @@ def test_streamed_batches_equal_resident_batches(make, threads, ahead, tmp_path)
 
 
 def test_memory_of_a_batch_is_not_reused_while_the_training_reads_it():
-    """Batches are let go at once while slow kernels on the training's stream still wait to read them."""
+    """Batches are released at once while slow kernels on the training's stream still have to read them."""
     stream = Stream(Arrays(TABLE, LABELS), threads=3, ahead=3)
     sums = []
     for epoch in range(3):

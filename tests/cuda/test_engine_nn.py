@@ -1,4 +1,4 @@
-"""Recurrent layers on a GPU: every kernel against torch.nn in float64, and all the ways a program may use them."""
+"""Recurrent layers on a GPU: every kernel matches torch.nn in float64, in all the ways a program may use the layers."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ VARIANTS = [
 
 @pytest.fixture(autouse=True)
 def own_memory(monkeypatch, tmp_path):
-    """What is measured here is remembered nowhere else."""
+    """Keep the measurements of these tests out of the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     selection.forget()
@@ -73,7 +73,7 @@ def test_every_kernel_matches_torch(kind, variant, hidden):
 @pytest.mark.parametrize("variant", ["cuda:fma:r2:c1:b1", "cuda:mma:r16:c4:b1", "cuda:tile:r4:c1:b1"])
 @pytest.mark.parametrize(("features", "hidden"), [(1, 64), (8, 64), (9, 64), (17, 16), (64, 10)])
 def test_few_features_are_multiplied_by_the_walk_and_many_before_it(kind, variant, features, hidden):
-    """Through two layers, the second with as many features as the first has units, and a batch that comes first."""
+    """There are two layers, the second with as many features as the first has units, and the batch comes first."""
     torch.manual_seed(features)
     layer, reference = pair(kind, features, hidden, num_layers=2, batch_first=True)
     x = torch.randn(33, 21, features, device="cuda")
@@ -86,7 +86,7 @@ def test_few_features_are_multiplied_by_the_walk_and_many_before_it(kind, varian
 
 @kinds
 def test_dropout_between_layers_has_the_right_gradients(kind):
-    """With the same seed the same masks are drawn: by plain torch, too."""
+    """With the same seed, plain torch draws the same masks."""
     torch.manual_seed(0)
     layer, x = KINDS[kind][0](5, 64, 2, dropout=0.4, precision="ieee").cuda(), torch.randn(9, 20, 5, device="cuda")
     found = []
@@ -277,7 +277,7 @@ def test_measuring_leaves_random_numbers_and_settings_alone(kind):
 
 
 def test_every_likely_variant_can_be_measured():
-    """Every kernel that may be tried compiles, launches, agrees with cuDNN and gives a time; deep layers, too."""
+    """Every candidate kernel compiles, launches, agrees with cuDNN and can be timed, for deep layers too."""
     wide = [(kind, 128, 200, 64, 256, 3) for kind in ("lstm", "gru")]
     for kind, batch, steps, features, hidden, layers in (
         ("lstm", 200, 20, 8, 16, 1), ("gru", 200, 20, 8, 64, 1), ("lstm", 200, 20, 8, 128, 1), *wide,

@@ -1,4 +1,4 @@
-"""resident-data, device-prefetch and pinned-copies on a GPU: the numbers of the bare run, and nobody waits."""
+"""resident-data, device-prefetch and pinned-copies on a GPU: the numbers of the bare run, and nothing waits."""
 
 import sys
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_writes_to_a_batch_after_its_copy_do_not_reach_the_device():
 
 
 class Labelled(torch.utils.data.Dataset):
-    """Pictures, each with a number of labels of its own."""
+    """Pictures, each with a different number of labels."""
 
     def __init__(self):
         self.images = torch.rand(200, 3, 40, 40, generator=torch.Generator().manual_seed(0))

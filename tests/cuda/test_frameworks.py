@@ -1,4 +1,4 @@
-"""hotlap run on a GPU under the frameworks: the programs of the CPU tests, moved to CUDA."""
+"""`hotlap run` under training frameworks on a GPU, with the programs of the CPU tests moved to CUDA."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEEDS = {"lightning_fit": "lightning", "accelerate_loop": "accelerate", "hf_trai
 
 @pytest.fixture(params=MOVED)
 def command(request, tmp_path):
-    """The program with its changes, in a folder of its own; torchrun's two ranks share the one GPU."""
+    """The command for a program moved to CUDA, in its own folder; torchrun's two ranks share the one GPU."""
     name = request.param
     assert name not in NEEDS or find_spec(NEEDS[name]), f"install {NEEDS[name]}: the test is about it"
     text = (PROGRAMS / f"{name}.py").read_text()

@@ -1,4 +1,4 @@
-"""The host entries on a GPU: the same losses, and clean-up calls that are really left out."""
+"""The host entries on a GPU leave the losses unchanged and really skip clean-up calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 40
 
 @pytest.fixture
 def emptied(monkeypatch):
-    """How often the cache was really emptied."""
+    """A list that grows by one whenever the cache is really emptied."""
     calls = []
     empty = torch._C._cuda_emptyCache
     monkeypatch.setattr(torch._C, "_cuda_emptyCache", lambda: calls.append(empty()))

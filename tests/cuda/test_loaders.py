@@ -1,4 +1,4 @@
-"""The entries about loaders on a GPU: pinned batches, data on the device, and workers that start after a graph."""
+"""The loader entries on a GPU: pinned batches, data on the device, and workers after CUDA is initialised."""
 
 import sys
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_whole_batch_fetch_of_device_data_is_equal_and_waits_for_nothing():
         torch.manual_seed(0)
         batches = iter(DataLoader(data, 8, shuffle=True))
         under = [*next(batches)]
-        torch.cuda.set_sync_debug_mode("error")  # after the first batch, which is compared, nothing may wait
+        torch.cuda.set_sync_debug_mode("error")  # the first batch is compared; after it nothing may wait
         try:
             under += [batch for pair in batches for batch in pair]
         finally:

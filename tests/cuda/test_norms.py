@@ -1,4 +1,4 @@
-"""Batch normalisation by our kernels on a GPU: no further from float64 than torch's, captured or not."""
+"""Batch normalisation by our kernels on a GPU is no further from float64 than torch's, captured or not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def given(shape, dtype):
 
 
 def layers(x, activation):
-    """torch's in float64, torch's, ours; with the same weights."""
+    """torch's layer in float64, torch's layer and our layer, all with the same weights."""
     torch.manual_seed(1)
     channels = x.shape[1]
     theirs = nn.BatchNorm2d(channels, device=DEVICE)
@@ -73,7 +73,7 @@ def test_every_run_gives_the_same_bits_captured_or_not():
     found = []
     for captured in (False, False, True):
         x, g = given(SHAPES[0], torch.bfloat16)
-        x.requires_grad_()  # a new one: torch derives a tensor on the stream that it was first used on
+        x.requires_grad_()  # a new tensor each time: torch runs its backward on the stream of its first use
         made = BatchNorm2d(SHAPES[0][1], activation="silu", device=DEVICE)
         inputs = (x, made.weight, made.bias)
         if captured:

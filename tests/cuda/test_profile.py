@@ -1,4 +1,4 @@
-"""hotlap profile on a GPU: what waits, what is copied, how busy the device is, and that nothing of ours waits."""
+"""`hotlap profile` on a GPU reports syncs, copies and how busy the device is, and itself never waits."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def test_losses_and_output_match_the_bare_run(fault, tmp_path):
 
 
 def test_nothing_of_ours_synchronises_the_device(tmp_path):
-    """The program makes any synchronising call an error; only ours could make one."""
+    """The program turns synchronising calls into errors and makes none, so any error would be ours."""
     ran = profile(program("--fault", "sync-error"), tmp_path, *QUICK)
 
     assert ran.code == 0, ran.stderr
@@ -47,7 +47,7 @@ def test_nothing_of_ours_synchronises_the_device(tmp_path):
 
 
 def test_graphs_of_torch_compile_are_replayed_while_lines_are_sampled(tmp_path):
-    """A frame held for a moment would keep activations alive, and the replay of the backward then raises."""
+    """A frame held even briefly would keep activations alive, and the replay of the backward would raise."""
     ran = profile(program("--fault", "reduce-overhead"), tmp_path, *QUICK)
 
     assert ran.code == 0, ran.stderr

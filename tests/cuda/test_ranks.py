@@ -1,4 +1,4 @@
-"""Two ranks on one GPU decide together."""
+"""Two ranks on one GPU decide together and keep equal weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each entry on a GPU changes what its risk class allows, over trainings that draw random numbers everywhere."""
+"""Each entry on a GPU changes only what its risk class allows, in trainings that draw random numbers everywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 from catalog.classes import assert_in_class, band_of
-from catalog.drawing import TRAININGS, Left
+from catalog.drawing import TRAININGS, TrainingResult
 
 import hotlap
 from hotlap import catalog
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cuda
 ENTRIES = catalog.entries()
 ALONE = [name for name in ENTRIES if name not in ("compile", "allocator")]  # the one has a test of its own, below
 VALUES = {"activation-checkpointing": "always", "threads": "2", "loader-prefetch": "4"}
-# They concern what these trainings do not have: recurrent weights that came apart, large layers, a
+# These entries concern what the trainings do not have: scattered recurrent weights, large layers, a
 # start method beside graphs, a loop that waits for its loss, more cores.
 NOT_HERE = (
     "recurrent", "norm-kernels", "loader-start-method", "early-read", "backward-thread",
@@ -28,7 +28,7 @@ NOT_HERE = (
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
-    """An error of an entry is raised, and a product is rounded as float32 is."""
+    """Raise errors of entries, and compute cuDNN's products in full float32."""
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     yield
@@ -37,7 +37,7 @@ def strict(monkeypatch):
 
 @pytest.fixture
 def deterministic(monkeypatch):
-    """Kernels add in one order each time."""
+    """Make kernels sum in the same order each time."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -46,8 +46,8 @@ def deterministic(monkeypatch):
 
 
 @cache
-def plain(title: str, deterministic: bool) -> Left:
-    """By whether kernels are deterministic: the same training then has other bits."""
+def plain(title: str, deterministic: bool) -> TrainingResult:
+    """The plain training; the key includes determinism, which changes the bits of the result."""
     return TRAININGS[title]("cuda")
 
 

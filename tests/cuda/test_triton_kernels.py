@@ -1,4 +1,4 @@
-"""Triton's recurrent kernels: in its interpreter against torch.nn, and compiled. CUDA builds of torch bring Triton."""
+"""Triton's recurrent kernels match torch.nn in the interpreter, and compile. CUDA builds of torch include Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cuda
 
 
 def test_kernels_match_torch_in_the_interpreter():
-    """In a Python of its own: Triton decides when it is imported whether it interprets."""
+    """A process of its own is needed, as Triton decides at import whether it interprets."""
     command = [sys.executable, "-m", "tests.kernels.recurrent.interpreted"]
     root, interpreting = Path(__file__).parents[2], environment(TRITON_INTERPRET="1")
     ran = subprocess.run(command, cwd=root, env=interpreting, capture_output=True, text=True, timeout=300)
@@ -23,7 +23,7 @@ def test_kernels_match_torch_in_the_interpreter():
 
 @pytest.mark.parametrize("name", ["lstm_forward", "lstm_backward", "gru_forward", "gru_backward"])
 def test_kernels_compile_for_sm_90(name, monkeypatch, tmp_path):
-    """With a state, without biases: what the interpreter runs, the compiler may refuse."""
+    """The kernels get a state but no biases; the compiler may reject what the interpreter runs."""
     import triton
     from triton.backends.compiler import GPUTarget
 

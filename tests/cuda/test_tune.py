@@ -1,4 +1,4 @@
-"""hotlap tune on a GPU: real processes, timed by the device, judged by what the program does to itself."""
+"""`hotlap tune` on a GPU: real processes, timed by the device and judged against the program's own noise."""
 
 import sys
 from dataclasses import replace
@@ -105,7 +105,7 @@ def test_a_device_memory_limit_stops_only_trials_that_exceed_it(program, tmp_pat
 
 
 def test_a_nondeterministic_baseline_does_not_reject_an_exact_entry(program, tmp_path):
-    """index_add adds by atomics: two runs of the same program differ in the last bits, or happen not to."""
+    """index_add uses atomics, so two runs of the same program differ in the last bits, or happen not to."""
     runner = LocalRunner(program(atomics=True), tmp_path / "trials", 64.0)
     choice = (Choice(name="profiler-marks", asked=True),)
     base, again, nudged = runner.run(spec(0)), runner.run(spec(1)), runner.run(spec(2, nudge=2.0**-16))

@@ -47,11 +47,11 @@ def waiting(share: float = 0.5, **overrides) -> Observation:
 
 
 class TestBounds:
-    def test_amdahl(self):
+    def test_bounds_follow_amdahls_law(self):
         assert only(waiting(0.75), "data-wait").at_most == pytest.approx(4.0)
         assert only(waiting(0.75), "data-wait").ms_per_step == pytest.approx(7.5)
 
-    def test_never_below_the_devices_own_work(self):
+    def test_a_bound_never_goes_below_the_work_of_the_device(self):
         seen = on_cuda(
             shares={"sync": 0.9, "forward": 0.1}, device=device(5.0), syncs=(sync(waits=True, ms_per_step=9.0),)
         )
@@ -59,43 +59,43 @@ class TestBounds:
         assert finding.at_most == pytest.approx(2.0)
         assert finding.ms_per_step == pytest.approx(5.0)
 
-    def test_a_wait_hidden_behind_a_busy_device_is_no_finding(self):
+    def test_a_wait_hidden_behind_a_busy_device_is_not_a_finding(self):
         seen = on_cuda(
             shares={"sync": 0.9, "forward": 0.1}, device=device(9.9), syncs=(sync(waits=True, ms_per_step=9.0),)
         )
         assert found(seen, "sync-in-loop") == []
 
-    def test_the_measured_ceiling_beats_the_computed_bound(self):
+    def test_the_measured_ceiling_replaces_the_computed_bound(self):
         assert only(input_bound(), "data-wait").at_most == pytest.approx(3.4)
 
     def test_a_step_never_becomes_free(self):
         seen = observation(shares={"data": 1.0}, ceiling=None)
         assert only(seen, "data-wait").at_most == pytest.approx(100.0)
 
-    def test_all_are_finite_and_at_least_one(self):
+    def test_all_bounds_are_finite_and_at_least_one(self):
         for seen in (input_bound(), sync_bound(), launch_bound(), two_ranks()):
             for finding in diagnose(seen).findings:
                 assert math.isfinite(finding.at_most)
                 assert finding.at_most >= 1.0
 
-    def test_largest_first(self):
+    def test_findings_come_largest_bound_first(self):
         bounds = [finding.at_most for finding in diagnose(sync_bound()).findings]
         assert len(bounds) > 5
         assert bounds == sorted(bounds, reverse=True)
 
-    def test_what_costs_less_than_two_percent_is_left_out(self):
+    def test_costs_below_two_percent_are_left_out(self):
         seen = observation(shares={"data": 0.015, "garbage": 0.015, "forward": 0.48, "backward": 0.49}, ceiling=None)
         assert {finding.code for finding in diagnose(seen).findings} == {"slow-backward"}
 
 
 class TestDataWait:
-    def test_workers_that_cover_the_wait_and_no_more(self):
+    def test_advises_enough_workers_to_cover_the_wait_and_no_more(self):
         # 5 ms to make a batch, 5 ms to use it: one worker keeps up, one more for luck.
         advice = only(waiting(0.5), "data-wait").advice
         assert "num_workers=2, persistent_workers=True" in advice
         assert "torch.set_num_threads(6)" in advice
 
-    def test_never_more_workers_than_cores_less_one(self):
+    def test_advises_fewer_workers_than_cores(self):
         advice = only(waiting(0.95, machine=machine(cores=4)), "data-wait").advice
         assert "num_workers=3" in advice
         assert "make a sample cheaper" in advice
@@ -114,7 +114,7 @@ class TestDataWait:
         seen = waiting(0.95, machine=machine(cores=8), ranks=(rank(0, 5.0), rank(1, 5.0)))
         assert "num_workers=3" in only(seen, "data-wait").advice
 
-    def test_light_samples_want_whole_batches_not_workers(self):
+    def test_light_samples_need_whole_batches_not_workers(self):
         # 5 ms for 512 samples: 10 µs each.
         advice = only(waiting(samples_per_step=512.0), "data-wait").advice
         assert "BatchSampler" in advice
@@ -124,18 +124,18 @@ class TestDataWait:
         advice = only(waiting(loaders=(loader(dataset_kind="iterable"),)), "data-wait").advice
         assert "get_worker_info()" in advice
 
-    def test_more_workers_where_they_fall_behind(self):
+    def test_advises_more_workers_when_they_fall_behind(self):
         advice = only(waiting(0.5, loaders=(loader(workers=2, persistent_workers=True),)), "data-wait").advice
         assert "num_workers=4" in advice
         assert "persistent_workers" not in advice
 
-    def test_workers_started_anew_every_epoch(self):
+    def test_advises_persistent_workers_when_they_restart_every_epoch(self):
         short = loader(workers=7, length=640, batch_size=64, batches=60)
         advice = only(waiting(loaders=(short,)), "data-wait").advice
         assert "persistent_workers=True" in advice
         assert "its workers are restarted every epoch" in advice
 
-    def test_pinned_memory_only_for_cuda(self):
+    def test_advises_pinned_memory_only_for_cuda(self):
         shares = {"data": 0.5, "forward": 0.5}
         assert "pin_memory" not in only(waiting(), "data-wait").advice
         seen = on_cuda(shares=shares, device=device(1.0), ceiling=None)
@@ -144,7 +144,7 @@ class TestDataWait:
     def test_prefetch_is_never_advised_without_workers(self):
         assert "prefetch" not in only(waiting(), "data-wait").advice
 
-    def test_at_the_sampled_line_else_where_the_dataset_is_written(self):
+    def test_the_place_is_the_sampled_line_or_else_the_dataset(self):
         lines = (hot_line("data", 27), hot_line("forward", 3, share=0.9))
         assert only(waiting(hot_lines=lines), "data-wait").place.line == 27
         assert only(waiting(), "data-wait").place == place(31)
@@ -163,28 +163,28 @@ class TestCopies:
         values = {"shares": {"copy": 0.4, "forward": 0.6}, "device": device(2.0), "copies": (copy_site(),)}
         return on_cuda(**values | overrides)
 
-    def test_from_pageable_memory(self):
+    def test_a_copy_from_pageable_memory_is_found(self):
         finding = only(self.seen(), "pageable-copy")
         assert finding.place.line == 35
         assert finding.at_most == pytest.approx(10 / 6)
         assert "pin_memory=True on the DataLoader" in finding.advice
         assert "non_blocking=True" in finding.advice
 
-    def test_pinned_but_blocking(self):
+    def test_a_blocking_copy_from_pinned_memory_is_found(self):
         seen = self.seen(copies=(copy_site(pinned=True),))
         assert "non_blocking=True" in only(seen, "blocking-copy").advice
 
-    def test_pinned_and_asynchronous_is_right(self):
+    def test_an_asynchronous_copy_from_pinned_memory_is_not_a_finding(self):
         seen = self.seen(copies=(copy_site(pinned=True, blocking=False),))
         assert found(seen, "blocking-copy") == found(seen, "pageable-copy") == []
 
-    def test_a_loader_that_pins_already_is_not_told_to(self):
+    def test_a_loader_that_already_pins_is_not_advised_to(self):
         seen = self.seen(loaders=(loader(pin_memory=True),))
         assert "pin_memory() method" in only(seen, "pageable-copy").advice
 
 
 class TestSyncs:
-    def test_one_finding_a_line_most_costly_first(self):
+    def test_each_line_is_one_finding_most_costly_first(self):
         rows = (
             sync(line=5, waits=True, ms_per_step=1.0),
             sync(line=9, waits=True, ms_per_step=1.5),
@@ -196,13 +196,13 @@ class TestSyncs:
         assert lines[0].title == ".item() and float() waits for the device"
         assert lines[0].at_most == pytest.approx(10 / 7.5)
 
-    def test_on_cpu_it_would_wait_on_cuda_and_costs_what_was_measured(self):
+    def test_a_sync_on_cpu_has_its_measured_cost_and_would_wait_on_cuda(self):
         seen = observation(syncs=(sync(ms_per_step=2.0),))
         finding = only(seen, "sync-in-loop")
         assert "would wait on CUDA" in finding.title
         assert finding.at_most == pytest.approx(1.25)
 
-    def test_on_cpu_a_read_of_microseconds_is_no_finding(self):
+    def test_on_cpu_a_read_of_microseconds_is_not_a_finding(self):
         assert found(observation(syncs=(sync(ms_per_step=0.01),)), "sync-in-loop") == []
 
     @pytest.mark.parametrize(
@@ -217,27 +217,27 @@ class TestSyncs:
         seen = observation(syncs=(sync(ms_per_step=2.0, via="metrics/f1.py:7"),))
         assert "metrics/f1.py:7" in only(seen, "sync-in-loop").advice
 
-    def test_without_a_device_profile_the_doubt_is_said(self):
+    def test_without_a_device_profile_the_evidence_states_the_doubt(self):
         seen = on_cuda(device=None, syncs=(sync(ms_per_step=2.0, waits=True),))
         assert "may be the device's own work" in only(seen, "sync-in-loop").evidence
 
 
 class TestHost:
-    def test_garbage(self):
+    def test_garbage_collection_is_found(self):
         finding = only(observation(shares={"garbage": 0.2, "forward": 0.8}), "garbage-collection")
         assert finding.at_most == pytest.approx(1.25)
         assert "gc.freeze()" in finding.advice
 
-    def test_rest_at_its_hot_line(self):
+    def test_the_rest_is_placed_at_its_hot_line(self):
         seen = observation(shares={"rest": 0.3, "forward": 0.7}, hot_lines=(hot_line("rest", 77),))
         assert only(seen, "rest").place.line == 77
 
-    def test_rest_says_what_it_holds_when_parts_were_not_seen(self):
+    def test_the_rest_says_what_it_includes_when_parts_were_not_seen(self):
         seen = observation(shares={"rest": 0.7, "backward": 0.3}, models=(), loaders=())
         assert "the forward pass" in only(seen, "rest").evidence
         assert "the making of batches" in only(seen, "rest").evidence
 
-    def test_an_own_section_that_is_large(self):
+    def test_a_large_user_section_is_found(self):
         finding = only(observation(shares={"span:tokens": 0.5, "forward": 0.5}), "slow-span")
         assert "“tokens” takes 50 %" in finding.title
 
@@ -252,7 +252,7 @@ class TestHost:
 
 
 class TestCompute:
-    def test_forward_at_its_hot_line_else_where_the_model_is_written(self):
+    def test_forward_is_placed_at_its_hot_line_or_else_at_the_model(self):
         shares = {"forward": 0.6, "backward": 0.4}
         hot = observation(shares=shares, hot_lines=(hot_line("forward", 14), hot_line("forward", 9, share=0.1)))
         assert only(hot, "slow-forward").place.line == 14
@@ -262,21 +262,21 @@ class TestCompute:
         seen = observation(shares={"forward": 0.6, "backward": 0.4}, models=(model(layers={"LSTM": 1}),))
         assert "torch.compile skips" in only(seen, "slow-forward").advice
 
-    def test_backward_among_ranks_is_where_they_wait(self):
+    def test_among_ranks_the_wait_is_in_backward(self):
         assert "ranks wait for each other" in only(two_ranks(), "slow-backward").advice
 
-    def test_a_backward_out_of_proportion(self):
+    def test_a_disproportionate_backward_is_found(self):
         seen = observation(shares={"forward": 0.1, "backward": 0.9})
         assert "anomaly mode" in only(seen, "slow-backward").advice
 
-    def test_a_slow_optimizer_is_to_be_fused(self):
+    def test_a_slow_optimizer_is_advised_to_be_fused(self):
         seen = observation(shares={"optimizer": 0.4, "forward": 0.6}, optimizers=(optimizer(fused=False),))
         finding = only(seen, "slow-optimizer")
         assert finding.at_most == pytest.approx(10 / 6)
         assert "fused=True" in finding.advice
         assert found(seen, "unfused-optimizer") == []
 
-    def test_an_optimizer_fused_already_is_not_told_to_be(self):
+    def test_an_optimizer_that_is_already_fused_is_not_advised_to_be(self):
         seen = observation(shares={"optimizer": 0.4, "forward": 0.6})
         assert "fused=True" not in only(seen, "slow-optimizer").advice
 
@@ -293,18 +293,18 @@ class TestCompute:
         assert finding.place == place(55, "optim.py", "step")
         assert "your own code" in finding.advice
 
-    def test_an_unfused_optimizer_that_costs_a_little(self):
+    def test_an_unfused_optimizer_of_little_cost_is_mentioned(self):
         seen = observation(optimizers=(optimizer(fused=False),))
         assert only(seen, "unfused-optimizer").at_most == pytest.approx(10 / 9.2)
         assert found(observation(), "unfused-optimizer") == []
 
-    def test_launches(self):
+    def test_launch_overhead_is_found(self):
         finding = only(launch_bound(), "launch-overhead")
         assert finding.at_most == pytest.approx(10 / 1.8)
         assert "840 launches" in finding.title
         assert "10.7 µs a launch" in finding.evidence
 
-    def test_no_launch_overhead_where_the_device_is_busy_or_launches_are_few(self):
+    def test_no_launch_overhead_with_a_busy_device_or_few_launches(self):
         assert found(on_cuda(), "launch-overhead") == []
         few = on_cuda(shares={"forward": 1.0}, device=device(1.0, launches_per_step=10.0))
         assert found(few, "launch-overhead") == []
@@ -319,7 +319,7 @@ class TestSettings:
     @pytest.mark.parametrize(("layer", "autocast", "expected"), [
         ("LSTM", "bfloat16", 1), ("GRU", "torch.float16", 1), ("LSTM", None, 0), ("Linear", "bfloat16", 0),
     ])  # fmt: skip
-    def test_recurrent_layers_under_autocast(self, layer, autocast, expected):
+    def test_recurrent_layers_under_autocast_are_found(self, layer, autocast, expected):
         seen = on_cuda(
             models=(model(device="cuda:0", layers={layer: 2}),),
             settings=settings(autocast=autocast),
@@ -332,7 +332,7 @@ class TestSettings:
     @pytest.mark.parametrize(("layout", "autocast", "expected"), [
         ("contiguous", "float16", 1), ("channels_last", "float16", 0), ("contiguous", None, 0),
     ])  # fmt: skip
-    def test_channels_last_for_half_precision_convolutions(self, layout, autocast, expected):
+    def test_advises_channels_last_for_half_precision_convolutions(self, layout, autocast, expected):
         seen = on_cuda(
             models=(model(device="cuda:0", layers={"Conv2d": 9}, memory_format=layout),),
             settings=settings(autocast=autocast),
@@ -347,11 +347,11 @@ class TestSettings:
         assert found(seen, "channels-last") == []
 
     @pytest.mark.parametrize(("gpu", "expected"), [(GPU, 1), ("Tesla V100-SXM2-16GB", 0), ("RTX 6000 Ada", 1)])
-    def test_tf32_where_the_gpu_has_it(self, gpu, expected):
+    def test_advises_tf32_where_the_gpu_has_it(self, gpu, expected):
         seen = on_cuda(settings=settings(matmul_precision="highest"), machine=machine(gpu=gpu, gpus=1))
         assert len(found(seen, "tf32-off")) == expected
 
-    def test_tf32_is_nothing_to_half_precision_nor_to_cpu(self):
+    def test_tf32_is_not_advised_for_half_precision_or_cpu(self):
         off = {"matmul_precision": "highest", "cudnn_tf32": False}
         assert found(on_cuda(settings=settings(**off, autocast="bfloat16")), "tf32-off") == []
         assert found(observation(settings=settings(**off)), "tf32-off") == []
@@ -360,31 +360,31 @@ class TestSettings:
         seen = on_cuda(settings=settings(matmul_precision="highest"), device=None)
         assert only(seen, "tf32-off").at_most == 1.0
 
-    def test_more_threads_and_workers_than_cores(self):
+    def test_more_threads_and_workers_than_cores_are_found(self):
         seen = observation(loaders=(loader(workers=2),))
         assert "torch.set_num_threads(6)" in only(seen, "threads-oversubscribed").advice
         assert found(observation(), "threads-oversubscribed") == []
 
-    def test_with_a_device_only_workers_compete(self):
+    def test_with_a_device_only_workers_compete_for_cores(self):
         assert found(on_cuda(loaders=(loader(workers=12),)), "threads-oversubscribed") == []
         seen = on_cuda(loaders=(loader(workers=24),))
         assert "num_workers=15" in only(seen, "threads-oversubscribed").advice
 
-    def test_memory_near_its_limit(self):
+    def test_memory_near_its_limit_is_found(self):
         full = memory(peak_device_mb=75_000.0, total_device_mb=80_000.0)
         assert "94 % full" in only(on_cuda(memory=full), "memory-near-limit").title
         assert found(on_cuda(), "memory-near-limit") == []
 
 
 class TestRanks:
-    def test_the_slowest_is_named_with_its_extra_work(self):
+    def test_the_slowest_rank_is_named_with_its_extra_work(self):
         finding = only(two_ranks(), "straggler-rank")
         assert "rank 1 does 40 % more work" in finding.title
         assert "1.6 ms of the difference in data" in finding.evidence
         assert finding.at_most == pytest.approx(10 / 8.4)
 
     @pytest.mark.parametrize("ranks", [(), (rank(0, 5.0),), (rank(0, 5.0), rank(1, 5.1))])
-    def test_even_ranks_are_no_finding(self, ranks):
+    def test_even_ranks_are_not_a_finding(self, ranks):
         assert found(observation(ranks=ranks), "straggler-rank") == []
 
 
@@ -392,7 +392,7 @@ def test_a_healthy_run_has_nothing_to_fix_but_its_own_work():
     assert {finding.code for finding in diagnose(observation()).findings} == {"slow-backward"}
 
 
-def test_no_finding_names_a_line_outside_of_what_was_observed():
+def test_no_finding_names_a_line_outside_the_project():
     for finding in diagnose(input_bound()).findings:
         assert finding.place is None or finding.place.file.startswith(PROJECT)
 

@@ -49,7 +49,7 @@ def drawn(seen, diagnosis) -> str:
     return " ".join(console.file.getvalue().split())
 
 
-def test_a_measured_line_and_the_scanned_one_are_one_finding_with_both():
+def test_a_measured_line_and_a_scanned_one_become_one_finding():
     seen = slow_sync()
     found = diagnose(seen, Scan((scanned(41), scanned(60))))
     (finding,) = [finding for finding in found.findings if finding.code == "sync-in-loop"]
@@ -60,18 +60,18 @@ def test_a_measured_line_and_the_scanned_one_are_one_finding_with_both():
     assert [written.finding.line for written in found.written] == [60]
 
 
-def test_a_call_over_several_lines_is_met_on_any_of_them():
+def test_a_call_over_several_lines_matches_on_any_of_them():
     found = diagnose(slow_sync(43), Scan((scanned(41, end_line=44),)))
     assert not found.written
     assert diagnose(slow_sync(45), Scan((scanned(41, end_line=44),))).written
 
 
-def test_a_pattern_of_another_file_is_not_this_line():
+def test_a_pattern_in_another_file_does_not_match_the_line():
     found = diagnose(slow_sync(), Scan((scanned(41, path="/elsewhere/train.py"),)))
     assert not any(finding.scanned for finding in found.findings)
 
 
-def test_what_was_timed_is_told_for_patterns_too_cheap_for_a_finding():
+def test_a_pattern_too_cheap_for_a_finding_still_has_its_measured_time():
     seen = observation(syncs=(sync(line=41, ms_per_step=0.01),), hot_lines=(hot_line("rest", 50, ms_per_step=0.2),))
     found = diagnose(seen, Scan((scanned(41), scanned(50), scanned(70))))
     assert [(written.finding.line, written.ms_per_step) for written in found.written] == [
@@ -81,7 +81,7 @@ def test_what_was_timed_is_told_for_patterns_too_cheap_for_a_finding():
     ]
 
 
-def test_advice_about_the_whole_program_joins_the_cost_it_is_about():
+def test_advice_about_the_whole_program_joins_the_finding_it_concerns():
     workers = scanned(5, "D101", "loader-workers", repair="set num_workers", applicability="unsafe")
     found = diagnose(input_bound(), Scan((workers,)))
     (finding,) = [finding for finding in found.findings if finding.code == "data-wait"]
@@ -97,11 +97,11 @@ def test_advice_about_the_whole_program_joins_the_cost_it_is_about():
 
 
 @pytest.mark.parametrize("scenario", [observation, on_cuda, sync_bound, input_bound])
-def test_without_a_scan_and_with_an_empty_one_nothing_changes(scenario):
+def test_an_empty_scan_changes_nothing(scenario):
     assert diagnose(scenario(), Scan(())) == diagnose(scenario())
 
 
-def test_every_way_of_drawing_shows_it_and_the_record_reads_back():
+def test_every_format_shows_source_findings_and_the_record_reads_back():
     seen = slow_sync()
     found = diagnose(seen, Scan((scanned(41), scanned(60, message="`b.item()` waits"))))
     page = markdown(seen, found)
@@ -114,7 +114,7 @@ def test_every_way_of_drawing_shows_it_and_the_record_reads_back():
     assert from_json(Diagnosis, json.dumps(data), "test") == found
 
 
-def test_the_files_that_were_seen_are_read_with_the_script_and_no_library(tmp_path):
+def test_the_script_and_the_observed_files_are_scanned_but_no_library(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "lib.py").write_text(PROGRAM)
@@ -135,14 +135,14 @@ def test_the_files_that_were_seen_are_read_with_the_script_and_no_library(tmp_pa
     assert scanning.scan_program(replace(seen, command=("python",), syncs=())) == Scan(())
 
 
-def test_the_settings_of_the_project_hold_for_a_profile_too(tmp_path):
+def test_the_settings_of_the_project_apply_to_a_profile_too(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "pyproject.toml").write_text('[tool.hotlap]\nselect = ["H201"]\n')
     seen = replace(slow_sync(), directory=str(tmp_path), command=("python", "train.py"), syncs=())
     assert {finding.code for finding in scanning.scan_program(seen).findings} == {"H201"}
 
 
-def test_a_scan_that_fails_never_harms_the_profile(tmp_path, monkeypatch):
+def test_a_scan_that_fails_does_not_harm_the_profile(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "pyproject.toml").write_text("[tool.hotlap\n")
     seen = replace(slow_sync(), directory=str(tmp_path), command=("python", "train.py"))

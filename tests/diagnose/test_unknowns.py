@@ -7,7 +7,7 @@ from hotlap.records.observation import Ceiling
 from tests.observations import observation, on_cuda, partial
 
 
-def test_a_complete_observation_leaves_nothing_open():
+def test_a_complete_observation_has_no_unknowns():
     assert diagnose(observation()).unknowns == ()
     assert diagnose(on_cuda()).unknowns == ()
 

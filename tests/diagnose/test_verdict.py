@@ -99,13 +99,13 @@ COMPUTING = {"forward": 0.4, "backward": 0.5, "optimizer": 0.05}
         ),
     ],
 )
-def test_the_cause_that_costs_most_names_the_verdict(seen, verdict):
+def test_the_most_costly_cause_names_the_verdict(seen, verdict):
     assert verdict in VERDICTS
     assert diagnose(seen).verdict == verdict
 
 
 @pytest.mark.parametrize(
-    ("seen", "said"),
+    ("seen", "sentence"),
     [
         (
             observation(40.0, shares=shares(data=0.72, forward=0.28), ceiling=ceiling(3.4, 40.0)),
@@ -135,11 +135,11 @@ def test_the_cause_that_costs_most_names_the_verdict(seen, verdict):
         (partial(), "Unknown: no training step was measured."),
     ],
 )
-def test_the_sentence_carries_its_figures(seen, said):
-    assert diagnose(seen).sentence == said
+def test_the_sentence_contains_its_figures(seen, sentence):
+    assert diagnose(seen).sentence == sentence
 
 
-def test_few_launches_that_take_long_are_pythons_time():
+def test_a_few_slow_launches_are_not_called_launch_bound():
     seen = on_cuda(shares=shares(forward=0.8), device=device(1.0, launches_per_step=40.0))
     assert "200 µs a launch, mostly Python between launches" in diagnose(seen).sentence
 
@@ -147,30 +147,30 @@ def test_few_launches_that_take_long_are_pythons_time():
 class TestTheCeiling:
     WAITING = shares(data=0.5, forward=0.45)
 
-    def test_no_faster_without_input_means_not_input_bound_and_says_so(self):
+    def test_a_ceiling_without_gain_rules_out_input_bound_and_says_so(self):
         found = diagnose(observation(shares=self.WAITING, ceiling=ceiling(1.02)))
         assert found.verdict != "input-bound"
         assert "50 % of each step waits for data, yet with a cached batch it ran no faster (1.02×)" in found.sentence
         assert "data-wait" not in {finding.code for finding in found.findings}
         assert any("what the 50 % spent waiting for data cost" in unknown for unknown in found.unknowns)
 
-    def test_only_a_little_faster_is_said_too(self):
+    def test_a_ceiling_with_little_gain_is_mentioned(self):
         found = diagnose(observation(shares=self.WAITING, ceiling=ceiling(1.25)))
         assert found.verdict != "input-bound"
         assert "only 1.2× as fast" in found.sentence
         (waiting,) = [finding for finding in found.findings if finding.code == "data-wait"]
         assert waiting.at_most == pytest.approx(1.25)
 
-    def test_measured_faster_beats_a_busy_device(self):
+    def test_a_measured_ceiling_outweighs_a_busy_device(self):
         found = diagnose(on_cuda(shares=self.WAITING, device=device(8.5), ceiling=ceiling(2.0)))
         assert found.verdict == "input-bound"
 
-    def test_faster_without_any_wait_is_not_explained_by_input(self):
+    def test_a_faster_ceiling_without_a_wait_is_not_explained_by_input(self):
         found = diagnose(observation(ceiling=ceiling(2.0)))
         assert found.verdict == "compute-bound"
         assert any("why a cached batch ran 2.0× as fast" in unknown for unknown in found.unknowns)
 
-    def test_by_step_time_where_samples_were_not_counted(self):
+    def test_the_ceiling_is_compared_by_step_time_without_sample_counts(self):
         seen = observation(
             shares=self.WAITING,
             samples_per_second=None,
@@ -178,7 +178,7 @@ class TestTheCeiling:
         )
         assert "2.5× as many samples" in diagnose(seen).sentence
 
-    def test_an_evaluation_inside_the_window_is_no_gain_of_the_ceiling(self):
+    def test_an_evaluation_inside_the_window_is_not_counted_as_gain_of_the_ceiling(self):
         # Half of the window evaluates: samples a second are half of what training does.
         seen = observation(20.0, shares={"evaluation": 0.5, "forward": 0.3, "data": 0.2}, ceiling=ceiling(1.0, 10.0))
         found = diagnose(seen)
@@ -186,6 +186,6 @@ class TestTheCeiling:
         assert "no faster (1.00×)" in found.sentence
 
 
-def test_evaluation_is_no_part_of_a_step():
+def test_evaluation_is_not_part_of_a_step():
     seen = observation(20.0, shares={"evaluation": 0.5, "data": 0.25, "forward": 0.25}, ceiling=None)
     assert "50 % of each step waits for data (5.0 of 10.0 ms)" in diagnose(seen).sentence

@@ -22,14 +22,14 @@ HOST_READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonz
 
 
 class EmulatedLanes:
-    """Lanes, done one after the other: it is known which one an operation belongs to, and what it may not do."""
+    """Lanes that run one after the other; they know which lane an operation belongs to, and what it may not touch."""
 
     def __init__(self):
-        self.lane = None  # None: here
+        self.lane = None  # None: the main stream
         self.forks = self.joins = 0
-        self.written = {}  # beside, since the last join: by address, who did and the memory that must not go away
-        self.read = []  # beside, since the last join: memory that must not be used again until then
-        self.in_use = {}  # by its address, who must have done with it before others write
+        self.written = {}  # in lanes since the last join: which lane wrote an address, and memory that must stay alive
+        self.read = []  # in lanes since the last join: memory that must not be reused before the next one
+        self.in_use = {}  # for each address, the lanes that must be done with it before others write
 
     @contextmanager
     def beside(self, lane):
@@ -66,7 +66,7 @@ class EmulatedLanes:
 
 
 class Watched(TorchDispatchMode):
-    """The lanes are checked, and nothing is kept alive as a recording would."""
+    """Checks the lanes and, unlike a recording, keeps no tensor alive."""
 
     def __init__(self, lanes):
         super().__init__()
@@ -104,7 +104,7 @@ class EmulatedRecorder:
         return self._lanes
 
     def capture(self, work):
-        """Recording does the work here, which a capture does not; the caller puts the state back in any case."""
+        """Recording runs the work here, which a real capture does not; the caller restores the state in any case."""
         self.captures += 1
         with Tape(self._lanes) as tape:
             work()
@@ -123,7 +123,7 @@ class EmulatedRecorder:
 
 
 def overwrite(recorded, new):
-    """In-place operations and views return memory that is already right."""
+    """In-place operations and views return memory that already holds the right values."""
     for target, value in zip(tree_flatten(recorded)[0], tree_flatten(new)[0], strict=True):
         are_tensors = isinstance(target, torch.Tensor) and isinstance(value, torch.Tensor)
         if are_tensors and target.numel() and target.data_ptr() != value.data_ptr():

@@ -1,4 +1,4 @@
-"""Averages of weights: complex ones, tied ones, and those of older checkpoints."""
+"""Averaged weights work for complex and tied parameters and for checkpoints written before a parameter was averaged."""
 
 from __future__ import annotations
 

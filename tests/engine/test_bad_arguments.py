@@ -1,4 +1,4 @@
-"""Arguments that cannot be meant are refused with a word about what would do."""
+"""Arguments that make no sense are rejected with an error that says what to pass instead."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_custom_step_is_used_for_evaluation():
 
 
 class Keeps(Rows):
-    """Leaves rows of a batch out, as a source of one's own may."""
+    """Leaves rows of a batch out, as a custom source may."""
 
     def gather(self, index):
         return tuple(tensor[:5] for tensor in super().gather(index))

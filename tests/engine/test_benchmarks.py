@@ -1,4 +1,4 @@
-"""What benchmarks/engine/engine_start.py and engine_files.py keep of their runs, and how it is drawn."""
+"""What the engine benchmarks record of their runs, and how the results are rendered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, and resumed to the bit as if nothing had happened."""
+"""A checkpoint is complete or absent, and a resumed training is bit for bit the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_failed_write_leaves_the_old_file_and_is_reported_at_the_end(tmp_path,
 
 
 def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch):
-    """What is written is the state of its moment, however late the disk is."""
+    """The file holds the state at the moment of the checkpoint, however late the disk is."""
     import threading
 
     gate, write = threading.Event(), checkpoints.write
@@ -204,14 +204,14 @@ def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch)
 
 
 def test_requested_cpu_settings_are_saved(tmp_path):
-    """Without a choice nothing is tried; what is resumed must know the way all the same."""
+    """Where everything is fixed nothing is measured, yet the checkpoint must hold the settings for a resumed run."""
     options = {"threads": 1, "onednn": "off", "graph": "off", "compile": "off"}
     fitted(epochs=1, checkpoints=Checkpoints(tmp_path), **options)
     onednn, threads, _ = checkpoints.load(tmp_path / checkpoints.LAST)["place"]["mode"][2]
     assert (onednn, threads) == (False, 1)
 
 
-# When it is written
+# When a checkpoint is written
 
 
 def test_a_checkpoint_is_written_when_the_training_waits_anyway(tmp_path, monkeypatch):
@@ -239,7 +239,7 @@ def test_a_checkpoint_is_not_held_back_for_long(tmp_path, monkeypatch):
 def test_nothing_is_held_back_at_the_end(end, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "HELD_SECONDS", 60.0)
     writer = checkpoints.Writer(tmp_path)
-    for number in range(3):  # more than it takes without being waited for
+    for number in range(3):  # more than the writer accepts without blocking
         writer.put({"values": torch.full((2,), number)}, [checkpoints.LAST, checkpoints.BEST])
     getattr(writer, end)()
     for name in (checkpoints.LAST, checkpoints.BEST):
@@ -248,7 +248,7 @@ def test_nothing_is_held_back_at_the_end(end, tmp_path, monkeypatch):
 
 
 def failing(monkeypatch, name, times=1):
-    """The first so many writes under this name find the disk full."""
+    """Let the first `times` writes under this name find the disk full."""
     failures_left, write = [times], checkpoints.write
 
     def written(state, path, same=None):
@@ -303,7 +303,7 @@ def test_moments_share_the_memory_layout_of_their_weights():
 
 
 class Root(nn.Module):
-    """Its derivative at zero is no number, its value is."""
+    """A model whose value at zero is finite but whose derivative is not."""
 
     def __init__(self):
         super().__init__()

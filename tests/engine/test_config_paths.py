@@ -1,4 +1,4 @@
-"""Paths in a configuration are text."""
+"""Text in a configuration becomes a path where the schema asks for one; anything else is rejected."""
 
 from __future__ import annotations
 

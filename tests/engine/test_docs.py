@@ -1,4 +1,4 @@
-"""The example of docs/engine.md runs as it stands, and its names are the engine's."""
+"""The example in docs/engine.md runs as written, and the page describes every option of a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is frozen, unfrozen later or trained beside the model moves when it should, and only then."""
+"""Weights that are frozen, unfrozen later or trained beside the model move when they should, and only then."""
 
 from __future__ import annotations
 

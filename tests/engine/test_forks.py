@@ -1,6 +1,6 @@
-"""Weight gradients and losses beside the backward: the same training, and no lane reads what the other still writes.
+"""Weight gradients and losses computed in lanes beside the backward: the training stays the same, without races.
 
-The lanes are emulated (tape.py). The GPU's part is in tests/cuda/test_engine.py.
+The lanes are emulated (tape.py); tests/cuda/test_engine.py runs them on a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.engine.training import Cut, Net, Stream, cut_at, fitted, numbers, out
 
 
 def forked(monkeypatch, **options):
-    """A training whose step is a forked graph, found to be the fastest."""
+    """Train with a forked graph, which is made to win the measurement."""
     lanes = EmulatedLanes()
     recorder = EmulatedRecorder(lanes)
     monkeypatch.setattr(choice, "_seconds", lambda trial, run: 1.0 / recorder.captures)
@@ -28,7 +28,7 @@ def forked(monkeypatch, **options):
 
 
 def shared():
-    """One layer used twice: its gradients are added up by autograd."""
+    """A model with one layer used twice, whose gradients autograd adds up."""
     layer = nn.Linear(6, 6)
     return nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(6, 1))
 
@@ -83,18 +83,18 @@ def test_a_forked_step_trains_bit_for_bit_like_the_plain_step(options, monkeypat
     same(outcome(made, history), outcome(*fitted(**options)))
 
 
-# The next batch beside the step
+# Gathering the next batch during the step
 
 
 def bits(rows=70):
-    """Kept as bool, cast after the gather: two kernels for each tensor."""
+    """Data stored as bool and cast after the gather, which takes two kernels per tensor."""
     values = torch.rand(rows, 8, generator=torch.Generator().manual_seed(0)) > 0.5
     return Tensors(values, values[:, :1], dtypes=(torch.float32, torch.float32))
 
 
 @pytest.fixture
 def fetches(monkeypatch):
-    """How often a next batch was fetched."""
+    """A list that grows by one with every next batch that is fetched."""
     counted, fetch = [], next_batch.Ahead.fetch
     monkeypatch.setattr(next_batch.Ahead, "fetch", lambda self: counted.append(fetch(self)))
     return counted

@@ -1,4 +1,4 @@
-"""The step as one graph, emulated on the CPU (tape.py): trained to the bit as the step itself."""
+"""A step replayed as one graph trains bit for bit like the plain step; the graph is emulated on the CPU (tape.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.engine.training import Net, Rows, Stream, captured, fitted, numbers, 
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_a_replayed_step_trains_bit_for_bit_like_the_plain_step(options, monkeypatch):
-    """Dropout, running statistics, the short last batch and the gradients of several batches included."""
+    """This covers dropout, running statistics, the short last batch and gradients of several batches."""
     made, history = captured(monkeypatch, **options)
     assert history.mode == "one CUDA graph"
     if "schedule" in options:  # a rate on the device has the digits of a float32
@@ -84,7 +84,7 @@ def test_rates_change_within_an_epoch_without_a_new_capture(monkeypatch):
 
 
 def test_half_precision_skips_a_step_whose_gradients_overflow(monkeypatch):
-    """Scaled by 65536 the gradients of large targets are beyond float16."""
+    """Scaled by 65536, the gradients of large targets exceed the range of float16."""
     inputs, targets = numbers()
     options = {"train": Rows(inputs, targets * 100), "precision": "fp16", "model": lambda: nn.Linear(6, 1)}
     made, _ = captured(monkeypatch, **options)
@@ -95,7 +95,7 @@ def test_half_precision_skips_a_step_whose_gradients_overflow(monkeypatch):
 
 
 def test_choosing_leaves_no_trace(monkeypatch):
-    """Measured on real batches, and everything put back: as if nothing had been tried."""
+    """The measurement uses real batches and then restores everything, as if nothing had been tried."""
     said = []
     recorder = EmulatedRecorder()
     found = outcome(*fitted(recorder=recorder, monkeypatch=monkeypatch, ema=0.9, say=said.append))

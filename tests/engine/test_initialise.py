@@ -1,4 +1,4 @@
-"""Weights are drawn anew only when asked for, and the same from the same seed."""
+"""Initialisation draws the same weights from the same seed and leaves everything else alone."""
 
 from __future__ import annotations
 

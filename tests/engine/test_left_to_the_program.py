@@ -1,4 +1,4 @@
-"""Signals, random streams and gradients of the program stay its own."""
+"""The engine leaves the program's signal handlers, random streams and gradients alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training tells, to whom, and that nobody can hold it up unnoticed."""
+"""What a training logs, where it goes, and that no sink or callback can hold it up unnoticed."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_failing_progress_display_is_disabled_and_no_record_is_lost(monkeypatc
 
 
 class Ends:
-    """A sink that ends the log's thread, as nothing but an exit can."""
+    """A sink that ends the log's thread, which only SystemExit can."""
 
     def write(self, record):
         raise SystemExit

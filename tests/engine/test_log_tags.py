@@ -1,4 +1,4 @@
-"""Tags of TensorBoard: what has one name in a record and means two things is kept apart."""
+"""TensorBoard tags: losses, scores and built-in fields of the same name do not overwrite each other."""
 
 from __future__ import annotations
 

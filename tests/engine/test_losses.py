@@ -1,4 +1,4 @@
-"""Losses by name: what is added up, and what is refused because it would be added up wrongly."""
+"""Named losses are weighted and summed; those that would be summed wrongly are rejected."""
 
 from __future__ import annotations
 

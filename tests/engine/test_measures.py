@@ -1,4 +1,4 @@
-"""What a training is judged by: names of metrics, and the best of them."""
+"""How a training is judged: the names of its metrics, and which epoch is the best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics given what they were not made for: right where it has a meaning, refused with the remedy where not."""
+"""Metrics given unusual inputs: right where these have a meaning, rejected with a remedy where they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics on the device against their definitions, batch by batch."""
+"""Metrics accumulated batch by batch on the device match their definitions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_dice_of_each_row(drawn):
 
 
 def test_groups_are_averaged_across_batches_then_judged_together():
-    """Six files of two long segments of four: a file counts when at least half of its long segments do."""
+    """Six files, each of two long segments of four rows; a file counts when at least half of its segments do."""
     generator = torch.Generator().manual_seed(2)
     values = torch.rand(48, generator=generator)
     truth = torch.tensor([1, 0, 1, 0, 0, 1], dtype=torch.bool)
@@ -81,7 +81,7 @@ def test_groups_are_averaged_across_batches_then_judged_together():
 
 
 def groups_of(count, *, largest):
-    """Of 20 rows, all but the last of a group that is there."""
+    """20 rows; all but the last belong to one of `count` groups."""
     numbers = torch.arange(20) % count
     numbers[-1] = largest
     return Rows(torch.zeros(20, 6), numbers)
@@ -161,9 +161,7 @@ def test_without_metrics_the_loss_is_the_score():
         (GroupMeans(2, of=lambda outputs, groups: (outputs, groups)), (4, 1), (4,)),
     ],
 )
-def test_rejects_shapes_that_would_broadcast_without_reading_the_values(
-    metric, outputs_shape, target_shape, device
-):
+def test_rejects_shapes_that_would_broadcast_without_reading_the_values(metric, outputs_shape, target_shape, device):
     named = rf"{type(metric).__name__} compares shape \[4, 1\] with .*; give of="
     with pytest.raises(BadRecipe, match=named):
         metric.update(
@@ -179,7 +177,7 @@ def test_dice_takes_masks_with_and_without_a_channel():
 
 
 class Loss(torch.nn.Module):
-    """A model that returns its loss: all tensors of a batch are inputs."""
+    """A model that returns its loss, so that all tensors of a batch are inputs."""
 
     def __init__(self, shape=()):
         super().__init__()

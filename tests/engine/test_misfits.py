@@ -1,4 +1,4 @@
-"""What can be known to be wrong is told before the first step."""
+"""Mistakes that can be known in advance are reported before the first step."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_rejects_clipping_of_sparse_gradients(by_layer):
 
 def test_only_a_fused_optimizer_clips_in_its_kernel():
     optimizer, gpu = torch.optim.Adam([nn.Parameter(torch.zeros(2))]), torch.device("cuda")
-    make_fast(optimizer, torch.device("cpu"), capturable=False, fuse=False)  # as where something is sparse
+    make_fast(optimizer, torch.device("cpu"), capturable=False, fuse=False)  # as for sparse gradients
     assert not can_clip(optimizer, gpu)
     make_fast(optimizer, torch.device("cpu"), capturable=False)
     assert can_clip(optimizer, gpu)

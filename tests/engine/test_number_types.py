@@ -1,4 +1,4 @@
-"""Numbers of other types than float32: sums in half precision, choices of whole numbers, empty files."""
+"""Numbers that are not float32: sums in half precision, choices of integers, columns of empty files."""
 
 from __future__ import annotations
 

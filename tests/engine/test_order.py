@@ -1,4 +1,4 @@
-"""Seeds of the order: all that torch takes, and an order that stays as it was."""
+"""The order of rows accepts every seed that torch does, and does not change between versions."""
 
 from __future__ import annotations
 

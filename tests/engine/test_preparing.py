@@ -1,4 +1,4 @@
-"""What is done once to get a phase ready is told apart from its training, and leaves no trace in it."""
+"""The preparation of a phase is timed apart from its training, and leaves no trace in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOW, USUAL = 100.0, 1.0  # seconds of a forward, on a clock that only forwards 
 
 
 class Library:
-    """Its memory is put back by nothing."""
+    """A library with a memory of its own, which the engine cannot restore."""
 
     def __init__(self, clock):
         self.clock, self.known = clock, set()
@@ -26,7 +26,7 @@ class Library:
 
 
 class Autotuned(Net):
-    """The first forward of each phase is slow, as where convolutions are chosen by measurement."""
+    """A model whose first forward in each phase is slow, as when cuDNN chooses convolutions by measurement."""
 
     def __init__(self, clock):
         super().__init__()
@@ -53,7 +53,7 @@ def test_preparation_of_a_phase_does_not_count_as_training(train, monkeypatch):
 
 
 class Remembers(Net):
-    """Counts on the host, and makes a buffer when it is first called."""
+    """A model that counts on the host, and makes a buffer when it is first called."""
 
     def __init__(self):
         super().__init__(dropout=0.0)
@@ -69,7 +69,7 @@ class Remembers(Net):
 
 
 def test_a_rehearsal_leaves_nothing_in_the_model(monkeypatch):
-    """One step, so that nothing is chosen: what differs would be the rehearsal's."""
+    """With a single step nothing is chosen, so that any difference would come from the rehearsal."""
     options = {"model": Remembers, "batch_size": 70}
     found = fitted(1, recorder=EmulatedRecorder(), monkeypatch=monkeypatch, **options)
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""How a CPU computes: chosen where it is clear, put back afterwards."""
+"""oneDNN and threads on a CPU are changed only where the gain is clear, and restored afterwards."""
 
 from __future__ import annotations
 

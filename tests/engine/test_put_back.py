@@ -1,4 +1,4 @@
-"""Steps that only find out how to train leave nothing behind."""
+"""Trial steps, which only find out how to train, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Counting(nn.Module):
 
 
 class Replacing(torch.optim.Optimizer):
-    """Makes its state anew at each step."""
+    """An optimizer that replaces its state at each step."""
 
     def __init__(self, parameters, lr):
         super().__init__(parameters, {"lr": lr})
@@ -43,7 +43,7 @@ class Replacing(torch.optim.Optimizer):
 
 
 class Seldom(nn.Module):
-    """Uses a part of its own in one step of eight only."""
+    """A model that uses one of its layers only in every eighth step."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ class Seldom(nn.Module):
 
 
 def tried(**options):
-    """Ways are tried on a CPU where many steps are ahead."""
+    """Train long enough that the engine tries several ways of computing on the CPU."""
     said = []
     made, _ = fitted(say=said.append, **{**TRIED, **options})
     assert "without oneDNN" in said[0]

@@ -1,4 +1,4 @@
-"""A recipe of wrong types is refused when it is made, with the value and what to write instead."""
+"""Values of the wrong type are rejected when a recipe is made, with the value and what to write instead."""
 
 from __future__ import annotations
 

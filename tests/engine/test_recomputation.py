@@ -1,4 +1,4 @@
-"""Activations that are computed again are those that were there."""
+"""Activation checkpointing recomputes the same activations, without advancing any state twice."""
 
 from __future__ import annotations
 

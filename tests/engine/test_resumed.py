@@ -1,4 +1,4 @@
-"""What a resumed run computes and says, and what its checkpoints cost."""
+"""What a resumed run computes and reports, and what its checkpoints cost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sgd(model, **more):
 
 
 def test_a_run_resumed_before_its_short_last_step_computes_as_before(tmp_path, monkeypatch):
-    """Threads and oneDNN are chosen by measurement: also what comes before the next whole step is computed so."""
+    """The measured choice of threads and oneDNN also applies to what comes before the next whole step."""
     from hotlap.engine import processor
 
     used = []
@@ -66,7 +66,7 @@ def test_a_run_resumed_before_its_short_last_step_computes_as_before(tmp_path, m
 
 
 class StopsAfter(Tensors):
-    """64 rows, of which the step after so many others does not come."""
+    """64 rows, whose gather is interrupted after `steps` steps."""
 
     def __init__(self, steps):
         super().__init__(INPUTS[:64], TARGETS[:64])

@@ -1,4 +1,4 @@
-"""Schedulers of torch: their rates are followed, and one that changes more is refused."""
+"""The rates of torch schedulers are followed; a scheduler that changes anything else is rejected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_rejects_cycled_momentum_but_follows_the_rates_alone(make):
 
 
 class DecaysWeights(lr_scheduler.LambdaLR):
-    """Changes more than the rate, and not before its second step."""
+    """A scheduler that changes more than the rate, but only from its second step on."""
 
     def step(self, epoch=None):
         super().step(epoch)

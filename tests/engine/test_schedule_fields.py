@@ -1,4 +1,4 @@
-"""Fields of schedules: each is what its name says, by position too, and a value that cannot be followed is refused."""
+"""Fields of schedules mean what their names say, also by position, and values that cannot be followed are rejected."""
 
 from __future__ import annotations
 

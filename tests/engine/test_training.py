@@ -1,4 +1,4 @@
-"""What is trained: the same as a loop written by hand would."""
+"""The engine trains what a loop written by hand would train."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_trains_bit_for_bit_like_a_plain_loop(options, source):
 
 @pytest.mark.parametrize("source", [Rows, Stream])
 def test_accumulated_batches_equal_one_large_batch_even_the_short_last_one(source):
-    """70 rows: one window of 4 × 16, then one of a single batch of 6; and 3 × 16 + (16 + 6)."""
+    """70 rows make one window of 4 × 16 and one of a single batch of 6, or one of 3 × 16 and one of 16 + 6."""
     plain = {"model": lambda: nn.Linear(6, 1), "optimizer": torch.optim.SGD}
     for accumulate in (4, 3):
         made, history = fitted(train=source(*numbers()), accumulate=accumulate, **plain)
@@ -145,7 +145,7 @@ def test_running_statistics_of_frozen_modules_move_unless_they_are_frozen_too(ke
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_frozen_statistics_equal_a_module_in_evaluation_mode(graph, monkeypatch):
-    """Dropout beside the norm goes on as it was."""
+    """Dropout beside the norm stays active."""
 
     def set_by_hand():
         model = Net()
@@ -247,7 +247,7 @@ def test_recomputed_blocks_train_the_same_with_the_same_random_numbers():
 
 
 def test_compiles_the_step_when_requested(monkeypatch):
-    """The compiler itself is torch's; here it hands the function back."""
+    """The compiler is replaced by one that returns the function unchanged."""
     dynamic_flags = []
     monkeypatch.setattr(torch, "compile", lambda function, dynamic: dynamic_flags.append(dynamic) or function)
     said = []
@@ -280,7 +280,7 @@ def test_channels_last_converts_weights_and_inputs():
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
-# What is refused
+# What is rejected
 
 
 @pytest.mark.parametrize(

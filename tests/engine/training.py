@@ -1,4 +1,4 @@
-"""A small training, the data it needs, and what two of them must have in common."""
+"""A small training, its data, and the comparison of two trainings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATE = 2**-6  # the same number as a float32 on the device and as a float of Pyt
 
 
 class Rows:
-    """The least a resident source can be."""
+    """A minimal resident source."""
 
     def __init__(self, *tensors):
         self.tensors, self.rows, self.device = tensors, len(tensors[0]), tensors[0].device
@@ -26,7 +26,7 @@ class Rows:
 
 
 class Stream:
-    """The least a streamed source can be; `altered(number, batch)` may change a batch on its way."""
+    """A minimal streamed source; `altered(number, batch)` may change a batch on its way."""
 
     def __init__(self, *tensors, altered=lambda number, batch: batch):
         self.tensors, self.rows, self.altered = tensors, len(tensors[0]), altered
@@ -44,7 +44,7 @@ def numbers(rows=ROWS, seed=0, device="cpu"):
 
 
 class Net(nn.Module):
-    """With what a graph could get wrong: statistics in buffers, and random numbers."""
+    """A model with what a graph could get wrong: statistics in buffers, and random numbers."""
 
     def __init__(self, dropout=0.2):
         super().__init__()
@@ -56,7 +56,7 @@ class Net(nn.Module):
 
 
 def trainer(model=None, loss=nn.functional.mse_loss, optimizer=None, rate=RATE, device="cpu", **options):
-    """Options of the recipe, and under their own names those of the trainer."""
+    """Make a trainer; `options` holds fields of the recipe and keyword arguments of Trainer."""
     torch.manual_seed(3)
     model = (model or Net)() if not isinstance(model, nn.Module) else model
     optimizer = (optimizer or torch.optim.Adam)(model.parameters(), lr=rate)
@@ -78,7 +78,7 @@ def fitted(epochs=3, train=None, valid=None, resume=False, recorder=None, monkey
 
 
 def outcome(made, history):
-    """All that two trainings must have in common to the bit."""
+    """Everything that two trainings must have in common bit for bit."""
     optimizer = made.optimizer.state_dict()["state"]
     moments = [value for state in optimizer.values() for value in state.values() if isinstance(value, torch.Tensor)]
     scores = [
@@ -96,7 +96,7 @@ def same(first, second):
 
 
 def captured(monkeypatch, **options):
-    """A training whose step is a graph, as far as the CPU can tell."""
+    """Train with a step that is a graph, as far as the CPU can tell."""
     recorder = EmulatedRecorder()
     found = fitted(recorder=recorder, monkeypatch=monkeypatch, graph="on", **options)
     assert recorder.replays > 0
@@ -104,7 +104,7 @@ def captured(monkeypatch, **options):
 
 
 class Cut(Exception):
-    """The process is gone."""
+    """Stands for the death of the process."""
 
 
 def cut_at(step, how=None):

@@ -1,4 +1,4 @@
-"""The kernels of norm.cu on the CPU."""
+"""Runs the kernels of norm.cu on the CPU."""
 
 from __future__ import annotations
 

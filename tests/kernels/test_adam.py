@@ -1,4 +1,4 @@
-"""Adam in one launch against torch's own, by the kernel's very source run on the CPU thread by thread."""
+"""Adam in one launch matches torch's Adam; the kernel's own source runs on the CPU, thread by thread."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parameters(sizes=(7, 1025, (33, 31), 1, 4096)):
 
 
 def trained(made, optimizer, steps, clip=None, by_us=False, scale=1.0):
-    """The first step makes the state, and is torch's."""
+    """Train for some steps; the first one makes the state and is always torch's."""
     torch.manual_seed(2)
     ours = adam.OneLaunch(optimizer, clip, torch.device("cpu"))
     for step in range(steps):
@@ -129,7 +129,7 @@ def test_parameters_without_gradients_are_left_alone():
 
 
 def test_repeated_runs_give_the_same_bits():
-    """The order of all sums is fixed."""
+    """The order of every sum is fixed."""
     first, second = (pair(Adam, clip=0.1)[1] for _ in range(2))
     for parameter, again in zip(first[0], second[0], strict=True):
         assert torch.equal(parameter, again)

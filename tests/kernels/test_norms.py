@@ -1,4 +1,4 @@
-"""Batch normalisation against torch's in float64, by the kernels' very source run on the CPU thread by thread."""
+"""Batch normalisation matches torch's in float64; the kernels' own source runs on the CPU, thread by thread."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ours(x, weight, bias, statistics, activation, eps=1e-3):
 
 
 def reference(x, weight, bias, statistics, activation, eps=1e-3):
-    """In float64, running statistics included."""
+    """Compute the same in float64, including the running statistics."""
     wide = [None if tensor is None else tensor.detach().double().requires_grad_() for tensor in (x, weight, bias)]
     running = [
         None if statistic is None else statistic.double().clone()
@@ -129,7 +129,7 @@ def test_accepts_gradients_in_any_layout():
 
 
 def test_saved_tensor_hooks_may_change_the_layout_of_inputs():
-    """As torch.autograd.graph.save_on_cpu(pin_memory=True) does."""
+    """torch.autograd.graph.save_on_cpu(pin_memory=True) does so."""
     x, weight = made((2, 16, 4, 5), torch.float32).requires_grad_(), torch.ones(16, requires_grad=True)
     found = []
     for unpack in (lambda tensor: tensor, lambda tensor: tensor.clone(memory_format=torch.contiguous_format)):
@@ -252,7 +252,7 @@ def test_fused_pairs_compute_the_same(model, fused):
 
 
 class Tapped(nn.Module):
-    """Looks at every layer by itself, also where they are in an nn.Sequential or a block."""
+    """A model that also runs each layer of its nn.Sequential and of its block by itself."""
 
     def __init__(self):
         super().__init__()

@@ -23,7 +23,7 @@ def test_time_outside_every_phase_is_the_rest():
     assert clock.current == REST
 
 
-def test_an_inner_phase_takes_its_time_out_of_the_outer_one():
+def test_the_time_of_an_inner_phase_is_subtracted_from_the_outer_one():
     clock = Clock(1000)
     clock.enter(index(FORWARD), 1000)
     clock.enter(index(SYNC), 1010)
@@ -47,7 +47,7 @@ def test_totals_add_up_to_the_wall_clock_whatever_happens():
     assert sum(spent(clock, now).values()) == now - 1000
 
 
-def test_a_phase_entered_twice_is_left_twice():
+def test_a_phase_entered_twice_must_be_left_twice():
     clock = Clock(0)
     clock.enter(index(FORWARD), 0)
     clock.enter(index(FORWARD), 0)
@@ -58,7 +58,7 @@ def test_a_phase_entered_twice_is_left_twice():
     assert spent(clock, 8) == {FORWARD: 8}
 
 
-def test_phases_that_an_exception_skipped_end_with_the_phase_around_them():
+def test_phases_left_open_by_an_exception_end_with_the_phase_around_them():
     clock = Clock(0)
     clock.enter(index(FORWARD), 0)
     clock.enter(index(DATA), 0)
@@ -77,7 +77,7 @@ def test_leaving_a_phase_that_was_never_entered_changes_nothing():
     assert spent(clock, 6) == {FORWARD: 6}
 
 
-def test_what_is_open_is_forgotten_when_another_thread_turns_out_to_train():
+def test_open_phases_are_discarded_when_another_thread_turns_out_to_train():
     clock = Clock(0)
     clock.enter(index(DATA), 0)
     clock.reset(5)
@@ -100,7 +100,7 @@ def test_while_evaluating_every_phase_is_evaluation():
     assert spent(clock, 33) == {EVALUATION: 30, FORWARD: 3}
 
 
-def test_a_users_span_is_a_phase_of_its_own_made_once():
+def test_a_user_span_is_one_phase_of_its_own():
     clock = Clock(0)
     phase = clock.phase("span:augment")
     assert clock.phase("span:augment") == phase == len(PHASES)
@@ -118,7 +118,7 @@ def test_a_phase_is_inside_all_that_it_was_entered_from():
     assert not clock.inside(index(FORWARD))
 
 
-def test_a_copy_goes_its_own_way():
+def test_a_copy_of_the_clock_is_independent():
     clock = Clock(0)
     clock.enter(index(FORWARD), 0)
     other = clock.copy()

@@ -46,7 +46,7 @@ def test_the_dataset_is_read_once(seams):
     assert Counting.read == 2
 
 
-def test_a_stream_without_a_length_goes_on_for_ever(seams):
+def test_a_stream_without_a_length_never_ends(seams):
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(range(4))
@@ -61,14 +61,14 @@ def test_an_empty_loader_stays_empty(seams):
     assert list(DataLoader(TensorDataset(torch.zeros(0)), batch_size=2)) == []
 
 
-def test_the_length_of_an_epoch_is_told_however_far_it_is_as_torch_does(seams):
+def test_the_length_of_an_iterator_does_not_change_while_it_is_read(seams):
     iterator = iter(DataLoader(TensorDataset(torch.arange(6.0)), batch_size=2))
     assert len(iterator) == 3
     next(iterator)
     assert len(iterator) == 3
 
 
-def test_fetches_are_heard_as_from_a_real_loader(seams):
+def test_fetches_raise_the_same_events_as_a_real_loader(seams):
     events = []
     seams.fetching.subscribe(
         before=lambda iterator, args, kwargs: events.append("asked"),
@@ -85,14 +85,14 @@ def test_two_loaders_keep_their_own_batches(seams):
     assert [batch[0].tolist() for batch in low] == [[0.0, 1.0]] * 2
 
 
-def test_a_loader_with_workers_sends_them_home(seams):
+def test_a_loader_with_workers_ends_them(seams):
     loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2, num_workers=1)
     iterator = iter(loader)
     assert [batch[0].tolist() for batch in iterator] == [[0.0, 1.0]] * 4
     assert not torch.multiprocessing.active_children()
 
 
-def test_an_error_of_the_users_dataset_is_theirs(seams):
+def test_an_error_in_the_users_dataset_reaches_the_user(seams):
     class Failing(torch.utils.data.Dataset):
         def __len__(self):
             return 1
@@ -104,7 +104,7 @@ def test_an_error_of_the_users_dataset_is_theirs(seams):
         iter(DataLoader(Failing()))
 
 
-def test_closing_the_seams_gives_the_real_batches_back():
+def test_closing_the_seams_restores_the_real_batches():
     seams = Seams(torch, Guard(strict=True))
     seams.open()
     feed_one_batch(seams)

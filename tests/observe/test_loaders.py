@@ -45,7 +45,7 @@ class Fields:
         (torch.zeros(()), 1),
     ],
 )
-def test_how_many_samples_a_batch_holds(batch, size):
+def test_the_number_of_samples_in_a_batch_is_found(batch, size):
     assert batch_size_of(batch) == size
 
 
@@ -141,7 +141,7 @@ def test_batches_of_a_batch_sampler_have_its_size():
     assert seen(DataLoader(Numbers(), batch_sampler=sampler)).record().batch_size == 5
 
 
-def test_what_was_fetched_before_an_optimizer_step_feeds_the_training():
+def test_a_loader_fetched_before_an_optimizer_step_is_the_training_loader():
     loaders = Loaders()
     train, other = Reading(loaders, numbers(4)), Reading(loaders, numbers(4))
     train.fetch()
@@ -150,7 +150,7 @@ def test_what_was_fetched_before_an_optimizer_step_feeds_the_training():
     assert other.seen.role == UNKNOWN
 
 
-def test_what_was_fetched_for_a_model_in_evaluation_does_not():
+def test_a_loader_fetched_for_a_model_in_evaluation_is_not_the_training_loader():
     loaders = Loaders()
     train, check = Reading(loaders, numbers(4)), Reading(loaders, numbers(4))
     check.fetch()
@@ -161,7 +161,7 @@ def test_what_was_fetched_for_a_model_in_evaluation_does_not():
     assert train.seen.role == TRAIN
 
 
-def test_a_training_loader_used_for_evaluation_as_well_stays_one():
+def test_a_training_loader_that_also_serves_evaluation_stays_a_training_loader():
     loaders = Loaders()
     train = Reading(loaders, numbers(4))
     train.fetch()
@@ -171,7 +171,7 @@ def test_a_training_loader_used_for_evaluation_as_well_stays_one():
     assert train.seen.role == TRAIN
 
 
-def test_each_epoch_of_a_loader_counts_on_the_same_one():
+def test_every_epoch_counts_towards_the_same_loader():
     loaders = Loaders()
     reading = Reading(loaders, numbers(5))
     for _ in range(3):
@@ -181,7 +181,7 @@ def test_each_epoch_of_a_loader_counts_on_the_same_one():
     assert loaders.counts() == {counted: (9, 15)}
 
 
-def test_an_iterator_nobody_announced_is_not_counted():
+def test_an_unknown_iterator_is_not_counted():
     loaders = Loaders()
     loaders.fetched(12345, 4)
     loaders.requested(12345)
@@ -191,7 +191,7 @@ def test_an_iterator_nobody_announced_is_not_counted():
 
 
 @pytest.mark.parametrize(("drop_last", "batches", "samples"), [(False, 3, 5), (True, 2, 4)])
-def test_batches_nobody_looks_at_are_counted_as_the_sampler_foretells(drop_last, batches, samples):
+def test_batches_that_are_not_inspected_are_counted_as_the_sampler_predicts(drop_last, batches, samples):
     loaders = Loaders()
     reading = Reading(loaders, numbers(5, drop_last=drop_last))
     for epoch in (1, 2):
@@ -202,7 +202,7 @@ def test_batches_nobody_looks_at_are_counted_as_the_sampler_foretells(drop_last,
 
 
 @pytest.mark.parametrize(("drop_last", "batches", "samples"), [(False, 3, 5), (True, 2, 4)])
-def test_a_loader_read_twice_at_once_is_foretold_for_each_reading(drop_last, batches, samples):
+def test_a_loader_read_twice_at_once_is_predicted_for_each_reading(drop_last, batches, samples):
     """As in zip(loader, loader)."""
     loaders, loader = Loaders(), numbers(5, drop_last=drop_last)
     pair = [Reading(loaders, loader), Reading(loaders, loader)]
@@ -213,7 +213,7 @@ def test_a_loader_read_twice_at_once_is_foretold_for_each_reading(drop_last, bat
     assert (counted.batches, counted.samples) == (2 * batches, 2 * samples)
 
 
-def test_a_loader_read_twice_at_once_is_as_predictable_as_read_once():
+def test_a_loader_read_twice_at_once_is_still_predictable():
     loaders, loader = Loaders(), numbers(5)
     pair = [Reading(loaders, loader), Reading(loaders, loader)]
     for _ in range(3):
@@ -222,7 +222,7 @@ def test_a_loader_read_twice_at_once_is_as_predictable_as_read_once():
     assert loaders.predictable()
 
 
-def test_a_batch_nobody_looks_at_counts_on_its_own_loader_though_its_dataset_read_another():
+def test_a_batch_that_is_not_inspected_counts_for_its_own_loader_when_its_dataset_reads_another():
     loaders = Loaders()
     outer, inner = Reading(loaders, numbers(6)), Reading(loaders, numbers(9, batch_size=3))
     loaders.requested(outer.iterator)
@@ -250,5 +250,5 @@ def test_loaders_are_predictable_as_long_as_they_yield_what_their_samplers_say()
     ],
     ids=["stream", "no batches", "batches of any size"],
 )
-def test_where_no_sampler_tells_a_size_nothing_is_foretold(loader):
+def test_nothing_is_predicted_without_a_sampler_of_known_size(loader):
     assert not seen(loader).predictable

@@ -13,7 +13,7 @@ from hotlap.observe.trace import read_trace
 from hotlap.records.observation import FORWARD
 
 
-def test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase():
+def test_the_sampler_finds_the_current_line_of_the_training_thread_and_its_phase():
     sampler = LineSampler(threading.get_ident(), lambda: FORWARD)
     sampler.start()
     line = sys._getframe().f_lineno + 2
@@ -22,17 +22,17 @@ def test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase():
     sampler.stop()
     row = next(row for row in sampler.rows(step_ms=8.0) if row.line == line)
     assert (row.file, row.phase) == (__file__, FORWARD)
-    assert row.function.endswith("test_the_sampler_finds_the_line_the_training_thread_is_on_with_its_phase")
+    assert row.function.endswith("test_the_sampler_finds_the_current_line_of_the_training_thread_and_its_phase")
     assert row.ms_per_step == row.share * 8.0
     assert sum(row.share for row in sampler.rows(step_ms=8.0)) <= 1.0
     assert "hotlap-sampler" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_sampler_that_saw_nothing_tells_nothing():
+def test_a_sampler_without_samples_reports_nothing():
     assert LineSampler(threading.get_ident(), lambda: FORWARD).rows(step_ms=8.0) == ()
 
 
-def test_a_trace_is_saved_where_it_was_asked_for_and_on_a_cpu_tells_nothing_of_a_device(tmp_path):
+def test_a_trace_is_saved_to_the_given_path_and_shows_no_device_on_cpu(tmp_path):
     tracer = Tracer(torch, tmp_path / "trace" / "one.pt.trace.json", on_cuda=False, whole=True)
     assert not tracer.saved
     tracer.start(lambda: None)
@@ -43,7 +43,7 @@ def test_a_trace_is_saved_where_it_was_asked_for_and_on_a_cpu_tells_nothing_of_a
     assert read_trace(tracer.path, steps=1, mean_step_ms=1.0) is None
 
 
-def test_a_trace_makes_torch_warn_of_nothing_and_python_forget_nothing(tmp_path, recwarn):
+def test_a_trace_adds_no_warning_and_does_not_reset_the_warning_registry(tmp_path, recwarn):
     def warn_once_here():
         warnings.warn("mine", UserWarning, stacklevel=1)
 
@@ -56,7 +56,7 @@ def test_a_trace_makes_torch_warn_of_nothing_and_python_forget_nothing(tmp_path,
     assert [str(warning.message) for warning in recwarn.list] == ["mine"]
 
 
-def test_a_trace_gives_way_to_a_profiler_of_the_program(tmp_path):
+def test_a_trace_ends_when_the_program_starts_its_own_profiler(tmp_path):
     look, cpu = Look(), [torch.profiler.ProfilerActivity.CPU]
     assert look.at_kernels(torch, tmp_path / "one.pt.trace.json", on_cuda=False, whole=True)
     with torch.profiler.profile(activities=cpu) as profile:

@@ -167,7 +167,7 @@ def test_iterators_and_tensor_subclasses_are_not_read(losses):
     assert losses.backwards == 2
 
 
-def test_the_seam_is_told_the_truth_by_torch():
+def test_torch_passes_the_loss_to_backward_as_the_first_argument():
     """`loss.backward()` reaches `torch.autograd.backward` with the loss as its first argument."""
     from hotlap.patch.guard import Guard
     from hotlap.patch.seams import Seams
@@ -194,7 +194,7 @@ def test_the_seam_is_told_the_truth_by_torch():
 # Losses on a device, kept by themselves once warmed up. Addresses and versions are the same matter on the host.
 
 
-def kept(loss):
+def loss_tensor(loss):
     from hotlap.observe.losses import LossTensor
 
     return LossTensor(loss, loss._version)
@@ -215,27 +215,27 @@ def untouched(loss) -> None:
     pass
 
 
-def test_losses_that_nobody_writes_to_need_no_copy():
+def test_losses_that_are_never_overwritten_are_not_copied():
     assert not warmed((torch.tensor(1.0), untouched), (torch.tensor(2.0), untouched)).copying
 
 
-def test_a_loss_changed_in_place_after_backward_is_copied_for_good():
+def test_a_loss_changed_in_place_after_backward_is_always_copied():
     assert warmed((torch.tensor(1.0), lambda loss: loss.mul_(2)), (torch.tensor(2.0), untouched)).copying
 
 
-def test_a_loss_in_a_buffer_used_again_is_copied_for_good():
+def test_a_loss_in_a_reused_buffer_is_always_copied():
     buffer = torch.tensor(1.0)
     assert warmed((buffer, untouched), (buffer, untouched)).copying
 
 
-def test_a_loss_that_is_part_of_something_large_is_copied():
+def test_a_loss_that_is_a_view_of_a_large_tensor_is_copied():
     assert warmed((torch.zeros(10_000)[3], untouched)).copying
 
 
-def test_an_overwritten_loss_makes_it_copy_again():
+def test_an_overwritten_loss_turns_copying_on_again():
     losses = warmed((torch.tensor(1.0), untouched))
     late = torch.tensor(5.0)
-    entry = kept(late)
+    entry = loss_tensor(late)
     late.zero_()
     losses.add(entry)
     assert losses.copying

@@ -30,7 +30,7 @@ def recorder():
     span_module.record_to(None)
 
 
-def test_a_section_and_one_inside_it(recorder):
+def test_a_section_may_contain_another(recorder):
     with hotlap.span("outer"), hotlap.span("inner"):
         pass
     assert recorder.heard == ["outer <", "inner <", "inner >", "outer >"]
@@ -47,13 +47,13 @@ def test_a_decorated_function_keeps_its_name_and_its_result(recorder):
     assert recorder.heard == ["work <", "work >"]
 
 
-def test_an_exception_passes_and_the_section_ends(recorder):
+def test_an_exception_passes_through_and_ends_the_section(recorder):
     with pytest.raises(KeyError), hotlap.span("work"):
         raise KeyError
     assert recorder.heard == ["work <", "work >"]
 
 
-def test_recording_that_begins_inside_a_section_hears_nothing_of_it():
+def test_recording_that_begins_inside_a_section_does_not_see_it():
     recorder = Recorder()
     with hotlap.span("work"):
         span_module.record_to(recorder)
@@ -63,7 +63,7 @@ def test_recording_that_begins_inside_a_section_hears_nothing_of_it():
     assert recorder.heard == ["work <", "work >"], "what was begun is ended"
 
 
-def test_when_nothing_records_nothing_happens():
+def test_nothing_happens_when_nothing_records():
     with hotlap.span("work") as nothing:
         assert nothing is None
     assert hotlap.span("work")(len)([1, 2]) == 2

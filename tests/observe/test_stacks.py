@@ -47,7 +47,7 @@ def paused():
     thread.join()
 
 
-def test_the_calls_of_the_thread_asked_for_are_read_innermost_first():
+def test_the_calls_of_the_given_thread_are_read_innermost_first():
     linear, net, train = calls_of(WRITTEN, 0x7F00000000AA)
     assert linear == Call(f"{SITE}/torch/nn/modules/linear.py", 125, "forward")
     assert net.line == 7
@@ -58,14 +58,14 @@ def test_a_thread_that_has_ended_has_no_calls():
     assert calls_of(WRITTEN, 0x7F00000000BB) == []
 
 
-def test_the_users_own_line_goes_before_an_installed_programs():
+def test_the_users_own_line_takes_precedence_over_an_installed_program():
     linear, net, train = calls_of(WRITTEN, 0x7F00000000AA)
     assert users_call([linear, net, train]) == train
     assert users_call([linear, net]) == net
     assert users_call([linear]) is None
 
 
-def test_names_that_are_not_ascii_are_those_of_the_files():
+def test_file_names_that_are_not_ascii_are_decoded():
     """faulthandler writes them escaped; a line is joined with its source by the file's name."""
     file, function = r"/home/jos\xe9/\u5b66\u7fd2/\U0001f680.py", r"f\xfcr"
     written = f'Thread 0x01 (most recent call first):\n  File "{file}", line 3 in {function}\n'
@@ -82,7 +82,7 @@ def test_a_running_thread_is_found_in_the_users_function(paused):
     assert found[0].function == "inner"
 
 
-def test_what_the_watched_function_held_is_freed_when_it_returns(paused):
+def test_objects_held_by_the_watched_function_are_freed_when_it_returns(paused):
     """A frame taken from another thread would keep its locals: a tensor of a recorded graph must not be kept."""
     thread, go_on, held = paused
     stacks = Stacks(thread.ident)

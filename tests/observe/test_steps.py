@@ -9,7 +9,7 @@ from hotlap.records.observation import OPTIMIZER, PHASES, REST
 D, G = 1, 2
 
 
-def test_what_is_taken_is_the_state_at_the_last_optimizer_step_not_at_the_next_batch():
+def test_a_step_ends_at_its_last_optimizer_step_not_at_the_next_batch():
     clock = Clock(0)
     steps = StepClock(clock)
     clock.enter(PHASES.index(OPTIMIZER), 10)
@@ -42,7 +42,7 @@ def test_closing_when_no_step_is_pending_does_nothing():
     assert steps.closed == 1
 
 
-def test_every_optimizer_step_is_counted_and_known_until_its_step_is_over():
+def test_every_optimizer_step_is_counted_and_remembered_until_its_step_is_over():
     steps = StepClock(Clock(0))
     steps.optimizer_ended(10, D, 1, None)
     steps.optimizer_ended(20, G, 2, None)

@@ -211,7 +211,7 @@ def test_five_critic_steps_on_a_batch_each_are_five_steps():
     assert backwards(("blC" * 4 + "blClG") * 2 + "b") == [1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
 
 
-def test_five_critic_steps_on_one_batch_are_one_step():
+def test_five_critic_steps_on_one_batch_are_five_steps():
     assert backwards("blClClClClClG b") == [1, 2, 3, 4, 6]
 
 
@@ -221,7 +221,7 @@ def test_lbfgs_evaluates_several_times_inside_one_step_and_its_first_loss_counts
     assert reader.losses_told() == (21.0, 41.0)
 
 
-def test_two_optimizers_with_different_periods_share_their_steps():
+def test_two_optimizers_with_different_periods_make_one_step_per_batch():
     assert backwards("blA blAB blA blAB b") == [1, 2, 3, 4]
 
 

@@ -90,32 +90,32 @@ def test_each_gpu_has_its_mean_load_its_peak_memory_and_its_mean_power(monkeypat
     )
 
 
-def test_only_the_time_of_measuring_counts(monkeypatch):
+def test_only_samples_taken_while_measuring_count(monkeypatch):
     device = Device("H200", iter([]), iter([]))
     assert watched(monkeypatch, Driver(devices=[device]), measuring=False).gpus() == ()
 
 
-def test_a_lost_gpu_is_left_out_and_the_other_is_told(monkeypatch):
+def test_a_lost_gpu_is_left_out_and_the_other_is_reported(monkeypatch):
     lost = Device("H200", iter([]), iter([]), lost=True)
     other = Device("T4", iter([40, 60]), iter([5, 5]))
     assert [row.name for row in watched(monkeypatch, Driver(devices=[lost, other])).gpus()] == ["T4"]
 
 
 @pytest.mark.parametrize("driver", [None, Driver(broken=True), Driver()], ids=["no pynvml", "no driver", "no GPU"])
-def test_without_nvml_there_are_no_gpus_and_the_processes_are_watched_all_the_same(monkeypatch, driver):
+def test_without_nvml_there_are_no_gpus_but_processes_are_still_watched(monkeypatch, driver):
     watch = watched(monkeypatch, driver)
     assert watch.gpus() == ()
     assert [row.name for row in watch.processes() if row.pid == psutil.Process().pid] != []
 
 
-def test_the_real_names_are_the_ones_used():
+def test_the_scripted_driver_uses_the_names_of_the_real_one():
     real = pytest.importorskip("pynvml")
     used = [name for name in vars(Driver) if name.lower().startswith("nvml")]
     assert len(used) == 8
     assert [name for name in used if not hasattr(real, name)] == []
 
 
-def test_a_watch_ends_when_told(monkeypatch):
+def test_a_watch_ends_when_it_is_stopped(monkeypatch):
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     watch = Watch(psutil.Process().pid)
     watch.measuring = True

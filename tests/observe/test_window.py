@@ -31,21 +31,21 @@ def jitter(around: float, spread: float, steps: int) -> list[float]:
     return [around * (1 + chance.uniform(-spread, spread)) for _ in range(steps)]
 
 
-def test_steady_steps_need_the_minimum_only():
+def test_steady_steps_need_only_the_minimum_warm_up():
     assert warmed_after([0.01] * 50) == (MINIMUM_WARMUP, True)
 
 
-def test_a_slow_first_step_does_not_delay():
+def test_a_slow_first_step_does_not_prolong_warm_up():
     assert warmed_after([9.0] + [0.01] * 50) == (MINIMUM_WARMUP, True)
 
 
-def test_noise_of_a_busy_machine_does_not_delay_for_long():
+def test_noise_of_a_busy_machine_hardly_prolongs_warm_up():
     steps, settled = warmed_after([1.0, *jitter(0.02, 0.25, 100)])
     assert settled
     assert steps <= 10
 
 
-def test_compilation_in_the_middle_is_waited_for():
+def test_a_compilation_in_the_middle_prolongs_warm_up():
     """A recompilation after the sixth step: steps get slow and then fast again."""
     falling = [3.0, 0.9, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
     detector = WarmupDetector(None)
@@ -54,7 +54,7 @@ def test_compilation_in_the_middle_is_waited_for():
     assert detector.settled
 
 
-def test_a_recompilation_right_at_the_end_of_warming_up_is_seen():
+def test_a_recompilation_right_at_the_end_of_warm_up_is_noticed():
     """The fastest stretch so far is 10 ms: 2 s steps are no steady state of it."""
     detector = WarmupDetector(None)
     assert not any(detector.over(duration) for duration in (1.0, 0.01, 0.01, 0.01))
@@ -66,7 +66,7 @@ def test_a_recompilation_right_at_the_end_of_warming_up_is_seen():
     assert not over
 
 
-def test_prefetched_batches_that_make_the_first_steps_fast_do_not_end_it_early():
+def test_prefetched_batches_do_not_end_warm_up_early():
     """Workers fill their queue while torch starts: the first steps are fast, then the loader's own pace shows."""
     detector = WarmupDetector(None)
     ended = [detector.over(duration) for duration in [0.5] + [0.01] * 3 + [0.1] * 60]
@@ -74,32 +74,32 @@ def test_prefetched_batches_that_make_the_first_steps_fast_do_not_end_it_early()
     assert any(ended)
 
 
-def test_steps_that_never_settle_end_at_the_limit_and_say_so():
+def test_steps_that_never_settle_end_warm_up_at_the_limit_and_say_so():
     growing = [0.01 * 1.4**number for number in range(30)]
     steps, settled = warmed_after(growing)
     assert not settled
     assert steps < 30
 
 
-def test_at_most_so_many_steps():
+def test_warm_up_has_a_limit_of_steps():
     never_as_fast_as_at_first = [0.001] * 2 + [0.01] * 100
     assert warmed_after(never_as_fast_as_at_first) == (LONGEST_WARMUP_STEPS, False)
 
 
-def test_slow_steps_are_not_warmed_up_for_minutes():
+def test_slow_steps_do_not_warm_up_for_minutes():
     steps, _ = warmed_after([60.0, 8.0, 7.0, 6.5, 6.0, 6.0, 6.0])
     assert steps <= MINIMUM_WARMUP
 
 
-def test_a_long_start_is_no_reason_to_give_up():
+def test_a_long_first_step_does_not_use_up_the_time_limit():
     """The first step holds minutes of compilation; the limit on seconds counts from the second."""
     detector = WarmupDetector(None)
     assert not detector.over(300.0)
 
 
-@pytest.mark.parametrize("asked", [1, 3, 40])
-def test_an_asked_for_warmup_is_exactly_that(asked):
-    assert warmed_after([float(1 + number % 7) for number in range(100)], asked) == (asked, True)
+@pytest.mark.parametrize("requested", [1, 3, 40])
+def test_a_requested_warm_up_is_followed_exactly(requested):
+    assert warmed_after([float(1 + number % 7) for number in range(100)], requested) == (requested, True)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_an_asked_for_warmup_is_exactly_that(asked):
         (0, 100.0, False),
     ],
 )
-def test_enough_is_a_number_of_seconds_and_of_steps(steps, seconds, done):
+def test_a_window_is_complete_after_enough_seconds_and_steps(steps, seconds, done):
     assert enough(steps, seconds, None) is done
 
 
-def test_an_asked_for_window_is_exactly_that():
+def test_a_requested_window_is_followed_exactly():
     assert not enough(9, 1e6, 10)
     assert enough(10, 0.0, 10)
 
 
-def test_progress_reaches_one_just_when_it_is_enough():
+def test_progress_reaches_one_exactly_when_the_window_is_complete():
     for time, least in ENOUGH:
         assert progress(least, time, None) == 1.0
         assert progress(least, time * 0.99, None) < 1.0 or enough(least, time * 0.99, None)
@@ -139,7 +139,7 @@ def test_progress_is_full_at_the_most_steps_a_window_may_have():
     assert progress(MOST_STEPS, 0.1, None) == 1.0
 
 
-def test_progress_never_falls_while_steps_go_on():
+def test_progress_never_decreases():
     for pace in (0.0001, 0.005, 0.3, 7.0):
         shown = [progress(steps, steps * pace, None) for steps in range(1, 400)]
         assert shown == sorted(shown)

@@ -168,7 +168,7 @@ def test_a_run_folder_from_a_repository_is_not_accepted_as_a_tune(keys, tmp_path
 
 
 @pytest.fixture
-def kept(keys) -> Path:
+def plan_file(keys) -> Path:
     """A plan that is applied by itself, until something is done to it."""
     path = written(keys / "project" / "plans" / "plan.json", signature.signed(proven("half"), keys))
     assert names(files.found(path, COMMAND, keys)) == ["half"]
@@ -188,24 +188,24 @@ def test_a_missing_plan_prints_nothing(keys):
     assert files.found(keys / "project" / "plans" / "plan.json", COMMAND, keys) is None
 
 
-def test_an_unsigned_plan_is_rejected_and_the_line_says_how_to_use_it(kept, keys):
-    written(kept, proven("early"))
-    assert f"was not proven by your own hotlap tune; running with the plan 'safe' instead; to use it anyway: --plan {kept}" in refused(kept, keys)  # fmt: skip # noqa: E501
+def test_an_unsigned_plan_is_rejected_and_the_line_says_how_to_use_it(plan_file, keys):
+    written(plan_file, proven("early"))
+    assert f"was not proven by your own hotlap tune; running with the plan 'safe' instead; to use it anyway: --plan {plan_file}" in refused(plan_file, keys)  # fmt: skip # noqa: E501
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("mode", [0o020, 0o002])
-def test_rejects_a_plan_that_others_can_write(mode, level, kept, keys):
-    place = [kept, *kept.parents][level]
+def test_rejects_a_plan_that_others_can_write(mode, level, plan_file, keys):
+    place = [plan_file, *plan_file.parents][level]
     place.chmod(place.stat().st_mode | mode)
-    assert f"others can write {place}; type: chmod go-w {place}" in refused(kept, keys)
+    assert f"others can write {place}; type: chmod go-w {place}" in refused(plan_file, keys)
     place.chmod(0o700)
 
 
-def test_rejects_a_plan_of_another_user(kept, keys, monkeypatch):
+def test_rejects_a_plan_of_another_user(plan_file, keys, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 4321)
     monkeypatch.setattr(private, "ROOT", 4322)
-    assert "belongs to another user" in refused(kept, keys)
+    assert "belongs to another user" in refused(plan_file, keys)
 
 
 def strange(path: Path, kind: str) -> None:
@@ -251,24 +251,24 @@ KINDS = ["pipe", "folder", "link", "dangling link", "link in a circle", "device"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_malformed_plan_costs_one_line_and_the_safe_plan_applies(kind, kept, keys):
-    strange(kept, kind)
-    refused(kept, keys)
+def test_a_malformed_plan_costs_one_line_and_the_safe_plan_applies(kind, plan_file, keys):
+    strange(plan_file, kind)
+    refused(plan_file, keys)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_malformed_plan_that_was_named_is_a_one_line_error(kind, kept, keys):
-    strange(kept, kind)
+def test_a_malformed_plan_that_was_named_is_a_one_line_error(kind, plan_file, keys):
+    strange(plan_file, kind)
     with pytest.raises(PlanUnusable) as error:
-        files.given(kept, None, COMMAND, keys)
+        files.given(plan_file, None, COMMAND, keys)
     assert "\n" not in str(error.value)
-    assert str(kept) in str(error.value)
+    assert str(plan_file) in str(error.value)
     assert error.value.exit_code == 79
 
 
 @pytest.mark.parametrize("kind", ["a file", "a pipe"])
-def test_a_file_in_place_of_the_plans_folder_costs_one_line(kind, kept, keys):
-    kept.unlink()
-    kept.parent.rmdir()
-    os.mkfifo(kept.parent) if kind == "a pipe" else kept.parent.touch()
-    assert "Not a directory" in refused(kept, keys)
+def test_a_file_in_place_of_the_plans_folder_costs_one_line(kind, plan_file, keys):
+    plan_file.unlink()
+    plan_file.parent.rmdir()
+    os.mkfifo(plan_file.parent) if kind == "a pipe" else plan_file.parent.touch()
+    assert "Not a directory" in refused(plan_file, keys)

@@ -1,4 +1,4 @@
-"""Three micro-batches a step."""
+"""Accumulates three micro-batches per step."""
 
 import torch
 from common import Net, Points, say

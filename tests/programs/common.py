@@ -1,4 +1,4 @@
-"""A tiny learnable task that every program trains on, and the line each prints per step."""
+"""A tiny learnable task for all programs, and the line that each prints per step."""
 
 import os
 
@@ -32,5 +32,5 @@ class Net(nn.Module):
 
 
 def say(step, loss):
-    """The value without a host sync of our own making: detached, read by numpy outside torch's methods."""
+    """Print the loss without calling a method that hotlap counts as a host sync."""
     print(f"step {step} loss {memoryview(loss.detach().reshape(1).contiguous().numpy())[0]!r}", flush=True)

@@ -1,4 +1,4 @@
-"""For torchrun with gloo: rank 1 is given more work of its own."""
+"""For torchrun with gloo; rank 1 has extra work."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Trains for ever, with planted faults; which ones is told on the command line."""
+"""Trains for ever, with the planted faults that --fault names."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Replaces itself by another Python before it trains, as launchers do."""
+"""Replaces itself with another Python process before it trains, as launchers do."""
 
 import os
 import sys

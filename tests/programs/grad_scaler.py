@@ -1,4 +1,4 @@
-"""A GradScaler: the loss is what it was before scaling."""
+"""Trains with a GradScaler; the printed loss is the one before scaling."""
 
 import torch
 from common import Net, Points, say

@@ -1,4 +1,4 @@
-"""Closes nothing: Python writes what is left and runs finalisers at the very end."""
+"""Closes nothing: Python flushes what is left and runs finalisers at the very end."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Prints what a program can see of its own process while it trains: none of it may tell that hotlap is there."""
+"""Prints what a program can see of its own process while it trains; nothing of it may reveal hotlap."""
 
 import gc
 import logging

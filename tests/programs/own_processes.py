@@ -1,4 +1,4 @@
-"""Prepares its data in a pool, loads with workers, and trains in a process of its own."""
+"""Prepares its data in a pool, loads with workers, and trains in a child process."""
 
 import multiprocessing
 import sys
@@ -11,7 +11,7 @@ METHODS_OF_TENSOR = tuple(vars(torch.Tensor))
 
 
 class Checked(Points):
-    """Fails in a worker that hotlap touched."""
+    """A dataset that fails in a worker that hotlap has instrumented."""
 
     def __getitem__(self, index):
         if torch.utils.data.get_worker_info() is not None:

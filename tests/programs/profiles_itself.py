@@ -1,4 +1,4 @@
-"""Counts the marks and operations that a profiler of its own shows, in this thread and in others."""
+"""Counts the marks and operations that its own profiler shows, in this thread and in others."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""A GAN: both optimizers step once a batch."""
+"""A GAN whose two optimizers each step once per batch."""
 
 import torch
 from common import Points, say

@@ -47,16 +47,16 @@ def diagnosis() -> Diagnosis:
 
 
 @pytest.mark.parametrize("make", SCENARIOS)
-def test_an_observation_comes_back_equal(make):
+def test_an_observation_is_read_back_as_saved(make):
     record = make()
     assert from_json(Observation, to_json(record), "it") == record
 
 
-def test_a_diagnosis_comes_back_equal():
+def test_a_diagnosis_is_read_back_as_saved():
     assert from_json(Diagnosis, to_json(diagnosis()), "it") == diagnosis()
 
 
-def test_a_part_and_a_session_come_back_equal():
+def test_a_part_and_a_session_are_read_back_as_saved():
     counts = Counts(optimizers_made=1, optimizer_steps=2, loaders_made=3, batches=4, backwards=5)
     part = Part(
         schema=SCHEMA,
@@ -85,7 +85,7 @@ def test_a_part_and_a_session_come_back_equal():
     assert from_json(Session, to_json(session), "it") == session
 
 
-def test_numbers_that_json_does_not_know_survive_in_strict_json():
+def test_nan_and_infinity_survive_in_strict_json():
     record = replace(observations.observation(), losses=(1.0, math.nan, math.inf, -math.inf))
     text = to_json(record)
 
@@ -98,7 +98,7 @@ def test_numbers_that_json_does_not_know_survive_in_strict_json():
     assert math.isnan(nan)
 
 
-def test_whole_numbers_read_as_floats_where_a_float_is_meant():
+def test_whole_numbers_are_read_as_floats_where_a_float_is_expected():
     """Another tool may write 10 for 10.0."""
     data = json.loads(to_json(observations.observation()))
     data["samples_per_second"] = 640
@@ -107,19 +107,19 @@ def test_whole_numbers_read_as_floats_where_a_float_is_meant():
     assert isinstance(record.samples_per_second, float)
 
 
-def test_every_digit_of_a_time_is_kept():
+def test_every_digit_of_a_time_is_preserved():
     record = replace(observations.observation(), step_ms=(0.1 + 0.2, 1e-7, 123456789.123456789))
     assert from_json(Observation, to_json(record), "it").step_ms == record.step_ms
 
 
-def test_fields_of_a_later_minor_version_are_passed_over():
+def test_fields_of_a_later_minor_version_are_ignored():
     data = json.loads(to_json(diagnosis()))
     data["mood"] = "hopeful"
     data["findings"][0]["colour"] = "red"
     assert from_json(Diagnosis, json.dumps(data), "it") == diagnosis()
 
 
-def test_a_newer_schema_is_refused_with_what_to_type():
+def test_rejects_a_newer_schema_with_the_command_to_type():
     data = json.loads(to_json(diagnosis()))
     data["schema"] = SCHEMA + 1
     with pytest.raises(RecordUnreadable, match=rf"run/diagnosis.json has schema {SCHEMA + 1}.*pip install -U hotlap"):
@@ -127,7 +127,7 @@ def test_a_newer_schema_is_refused_with_what_to_type():
 
 
 @pytest.mark.parametrize("text", ["", "{", "not json", '{"schema": 1'])
-def test_a_damaged_file_is_refused_by_name(text):
+def test_rejects_a_damaged_file_by_name(text):
     with pytest.raises(RecordUnreadable, match=r"run/diagnosis.json is not valid JSON.*run the command again"):
         from_json(Diagnosis, text, "run/diagnosis.json")
 
@@ -151,20 +151,20 @@ def changed(**values) -> str:
         ("{}", "schema"),
     ],
 )
-def test_what_does_not_fit_the_types_is_refused_with_its_path(text, complaint):
+def test_rejects_values_of_the_wrong_type_with_their_path(text, complaint):
     with pytest.raises(RecordUnreadable, match=complaint):
         from_json(Diagnosis, text, "run/diagnosis.json")
 
 
 @pytest.mark.parametrize("value", ["fast", None, [], True, {}])
-def test_a_number_that_is_none_is_refused_with_its_path(value):
+def test_rejects_a_value_that_is_not_a_number_with_its_path(value):
     data = json.loads(to_json(diagnosis()))
     data["findings"][1]["at_most"] = value
     with pytest.raises(RecordUnreadable, match=r"findings\[1\]\.at_most"):
         from_json(Diagnosis, json.dumps(data), "it")
 
 
-def test_a_place_inside_a_place_is_named_in_full():
+def test_a_nested_field_is_named_by_its_full_path():
     data = json.loads(to_json(diagnosis()))
     data["findings"][0]["place"]["line"] = 3.5
     with pytest.raises(RecordUnreadable, match=r"findings\[0\]\.place\.line should be int, not float"):
@@ -191,13 +191,13 @@ def test_a_field_with_a_default_may_be_missing():
     assert from_json(Observation, json.dumps(data), "it").syncs[0].via is None
 
 
-def test_text_of_any_language_is_kept_readable():
+def test_text_of_any_language_stays_readable():
     text = to_json(diagnosis())
     assert "/home/änn/train.py" in text
     assert "–" in text
 
 
-def test_a_file_name_that_is_no_unicode_can_still_be_saved():
+def test_a_file_name_that_is_not_unicode_can_still_be_saved():
     """Python gives undecodable bytes of a path as lone surrogates; a run folder must not be lost for one."""
     record = replace(observations.observation(), directory="/data/\udcff")
     text = to_json(record)
@@ -205,7 +205,7 @@ def test_a_file_name_that_is_no_unicode_can_still_be_saved():
     assert from_json(Observation, text, "it").directory == "/data/\udcff"
 
 
-def test_a_deeply_nested_file_is_refused_and_not_a_crash():
+def test_rejects_a_deeply_nested_file_without_crashing():
     with pytest.raises(RecordUnreadable):
         from_json(Diagnosis, "[" * 100_000 + "]" * 100_000, "it")
 
@@ -215,7 +215,7 @@ def test_records_cannot_be_changed():
         diagnosis().verdict = "balanced"  # type: ignore[misc]
 
 
-def test_any_record_of_these_shapes_works():
+def test_a_record_without_fields_works():
     @dataclass(frozen=True)
     class Empty:
         pass

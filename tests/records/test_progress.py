@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotlap.records.progress import DONE, STATE_NAMES, STOPPING, TIMING, Progress, ProgressWriter, read_progress
 
 
-def test_what_is_written_is_read_at_once_from_elsewhere(tmp_path):
+def test_a_written_value_is_read_at_once_by_a_reader(tmp_path):
     path = tmp_path / "progress.bin"
     writer = ProgressWriter(path)
     for steps in (1, 2, 10**12):
@@ -16,13 +16,13 @@ def test_what_is_written_is_read_at_once_from_elsewhere(tmp_path):
         assert read_progress(path) == progress
 
 
-def test_a_fresh_file_says_that_nothing_has_happened(tmp_path):
+def test_a_new_file_shows_no_progress(tmp_path):
     path = tmp_path / "progress.bin"
     ProgressWriter(path)
     assert read_progress(path) == Progress(0, 0, 0.0, 0, 0, 0, 0, 0)
 
 
-def test_a_file_cut_short_says_nothing(tmp_path):
+def test_a_truncated_file_gives_nothing(tmp_path):
     path = tmp_path / "progress.bin"
     path.write_bytes(b"\x01")
     assert read_progress(path) is None

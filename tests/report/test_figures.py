@@ -11,12 +11,12 @@ from hotlap.report.shared.figures import count, megabytes, parts_of, quantile, s
     [(12345.6, "12,346"), (99.96, "100"), (28.84, "28.8"), (1.0, "1.0"), (0.996, "1.0"), (0.5, "0.50"),
      (0.0042, "0.0042"), (0.0, "0.0"), (None, "–"), (float("nan"), "nan")],
 )  # fmt: skip
-def test_three_digits_that_matter(value, text):
+def test_numbers_have_three_significant_digits(value, text):
     assert number(value) == text
 
 
 @pytest.mark.parametrize(("ratio", "text"), [(3.44, "3.4×"), (1.02, "1.02×"), (1.1, "1.1×"), (12.3, "12×")])
-def test_ratios(ratio, text):
+def test_ratios_are_written_with_a_times_sign(ratio, text):
     assert times(ratio) == text
 
 
@@ -26,13 +26,13 @@ def test_parts_add_up_and_the_largest_remainder_is_rounded_up():
     assert parts_of(7, [0, 0]) == [0, 0]
 
 
-def test_quantiles():
+def test_quantiles_ignore_nan_and_are_missing_without_values():
     assert quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
     assert quantile([1.0, float("nan")], 0.9) == 1.0
     assert quantile([], 0.5) is None
 
 
-def test_sizes():
+def test_sizes_and_counts_have_a_unit():
     assert megabytes(1850.0) == "1.9 GB"
     assert megabytes(None) == "–"
     assert count(1_200_000) == "1.2 M"
@@ -50,5 +50,5 @@ def test_sizes():
         ("/a.py", "/", "/a.py"),
     ],
 )
-def test_paths(file, directory, short):
+def test_paths_are_relative_to_the_folder_or_the_package(file, directory, short):
     assert short_path(file, directory) == short

@@ -81,7 +81,7 @@ EVERY_PAGE = [
 
 @pytest.mark.parametrize("make", EVERY_PAGE)
 class TestEveryPage:
-    def test_is_well_formed_and_needs_nothing_from_elsewhere(self, make):
+    def test_the_page_is_well_formed_and_loads_nothing(self, make):
         text = make()
         parsed = Parsed(text)
         assert text.startswith("<!doctype html>")
@@ -92,7 +92,7 @@ class TestEveryPage:
         (policy,) = [meta for meta in parsed.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
         assert "default-src 'none'" in policy["content"]
 
-    def test_is_readable_by_those_who_do_not_see_it(self, make):
+    def test_the_page_is_accessible(self, make):
         parsed = Parsed(make())
         assert parsed.all("html")[0]["lang"] == "en"
         levels = [int(tag[1]) for tag, _ in parsed.elements if re.fullmatch(r"h[1-6]", tag)]
@@ -107,7 +107,7 @@ class TestEveryPage:
         pictures = [picture for picture in parsed.all("svg") if picture.get("role") == "img"]
         assert all(picture["aria-label"] for picture in pictures)
 
-    def test_is_text_that_can_be_written(self, make):
+    def test_the_page_contains_only_printable_text(self, make):
         text = make()
         text.encode("utf-8")
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", text.replace("\n", ""))
@@ -115,7 +115,7 @@ class TestEveryPage:
 
 
 class TestTune:
-    def test_all_parts_are_there(self):
+    def test_every_part_of_the_report_is_there(self):
         headings = re.findall(r"<h2[^>]*>(.*?)</h2>", tuned(tunings.faster()))
         assert headings == [
             "Step time, before and after",
@@ -152,7 +152,7 @@ class TestTune:
         for state in ("kept", "left out", "inconclusive", "rejected", "failed", "no evidence", "not reached"):
             assert state in text
 
-    def test_a_gap_in_a_curve_is_a_gap(self):
+    def test_a_gap_in_a_curve_is_drawn_as_a_gap(self):
         (before, after) = re.findall(
             r'<path class="curve-[01]" d="(M[\d][^"]*L[^"]*)"/>', tuned(tunings.not_a_number())
         )
@@ -178,7 +178,7 @@ class TestTune:
         assert len(curves) == 2
         assert all(len(re.findall("[ML]", curve)) <= 160 for curve in curves)
 
-    def test_a_users_text_is_text(self):
+    def test_user_text_is_escaped(self):
         text = tuned(tunings.hostile())
         assert "<script" not in text
         assert "<img" not in text
@@ -190,21 +190,21 @@ class TestTune:
 class TestLooks:
     @pytest.mark.parametrize("which", [0, 1], ids=["light", "dark"])
     @pytest.mark.parametrize(("ink", "ground"), PAIRS)
-    def test_contrast_of_text(self, ink, ground, which):
+    def test_text_has_enough_contrast(self, ink, ground, which):
         assert contrast(COLOURS[ink][which], COLOURS[ground][which]) >= 4.5
 
     @pytest.mark.parametrize("which", [0, 1], ids=["light", "dark"])
-    def test_contrast_of_lines_in_pictures(self, which):
+    def test_lines_in_pictures_have_enough_contrast(self, which):
         assert contrast(COLOURS["mark"][which], COLOURS["noise"][which]) >= 3.0
         assert contrast(COLOURS["accent"][which], COLOURS["noise"][which]) >= 3.0
 
-    def test_dark_and_paper_are_provided_for(self):
+    def test_dark_mode_and_print_have_styles(self):
         text = tuned(tunings.faster())
         assert "@media screen and (prefers-color-scheme:dark)" in text  # on paper it is always light
         assert "@media print" in text
         assert "tabular-nums" in text
 
-    def test_every_colour_that_is_used_is_known(self):
+    def test_every_used_colour_is_defined(self):
         used = set(re.findall(r"var\(--([\w-]+)\)", tuned(tunings.faster())))
         assert used <= set(COLOURS)
 

@@ -13,7 +13,7 @@ from tests.observations import input_bound, not_a_number, partial
 
 
 @pytest.mark.parametrize("scenario", [input_bound, partial, not_a_number])
-def test_both_records_read_back_as_they_were(scenario):
+def test_both_records_are_read_back_as_saved(scenario):
     seen = scenario()
     data = json.loads(as_json(seen, diagnose(seen)), parse_constant=pytest.fail)
     assert set(data) == {"observation", "diagnosis"}

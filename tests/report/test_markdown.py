@@ -44,20 +44,20 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_head(scenario):
 
 
 @pytest.mark.parametrize("title", ["Host syncs", "Kernels on the device", "Findings", "What to do next"])
-def test_it_has_the_parts_of_the_terminal_page(title):
+def test_the_parts_of_the_terminal_page_are_there(title):
     assert f"**{title}**" in drawn(sync_bound())
 
 
-def test_the_slowest_rank_stands_out():
+def test_the_slowest_rank_is_in_bold():
     assert re.search(r"^\| \*\*1\*\* \|.*\*\*slowest\*\*", drawn(two_ranks()), re.MULTILINE)
 
 
-def test_a_users_text_cannot_break_a_table():
+def test_user_text_cannot_break_a_table():
     seen = observation(syncs=(sync(file=f"{PROJECT}/a|b.py", function="<lambda>"),))
     (row,) = [line for line in drawn(seen).splitlines() if "b.py" in line]
     assert r"\<lambda\>" in row
     assert len(re.findall(r"(?<!\\)\|", row)) == 7
 
 
-def test_no_step_is_no_crash():
+def test_a_run_without_a_step_is_drawn():
     assert "no training step was measured" in drawn(partial())

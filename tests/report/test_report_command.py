@@ -48,13 +48,13 @@ def tune(tmp_path) -> store.Run:
     return run
 
 
-def test_it_is_shown_where_no_format_is_named(typed, tune):
+def test_the_report_is_shown_in_the_terminal_without_a_format(typed, tune):
     code, out, _ = typed()
     assert code == 0
     assert out.startswith("Proven 2.40 times as fast")
 
 
-def test_html_goes_into_the_run_folder_and_its_path_is_said(typed, tune):
+def test_html_goes_into_the_run_folder_and_its_path_is_printed(typed, tune):
     code, out, _ = typed("--html")
     assert code == 0
     assert Path(out.strip()) == tune.folder / "report.html"
@@ -66,7 +66,7 @@ def test_markdown_and_json_go_to_stdout(typed, tune):
     assert json.loads(typed("--json")[1])["report"]["state"] == "faster"
 
 
-def test_show_shows_a_tune_as_a_tune_and_a_profile_as_a_profile(typed, tune, tmp_path):
+def test_show_reports_a_tune_or_a_profile(typed, tune, tmp_path):
     assert typed(tune.id, verb="show")[1].startswith("Proven 2.40 times as fast")
     assert typed("--markdown", tune.id, verb="show")[1].startswith("### Proven 2.40 times as fast")
     assert json.loads(typed("--json", tune.id, verb="show")[1])["report"]["state"] == "faster"
@@ -77,12 +77,12 @@ def test_show_shows_a_tune_as_a_tune_and_a_profile_as_a_profile(typed, tune, tmp
 
 
 @pytest.mark.parametrize(("file", "start"), [("a/b.html", "<!doctype html>"), ("b.md", "### Proven"), ("c.json", "{")])
-def test_the_ending_of_a_file_tells_its_format(typed, tune, tmp_path, file, start):
+def test_the_suffix_of_the_file_determines_the_format(typed, tune, tmp_path, file, start):
     assert typed("--output", file)[0] == 0
     assert (tmp_path / file).read_text(encoding="utf-8").startswith(start)
 
 
-def test_a_dash_is_stdout(typed, tune):
+def test_a_dash_stands_for_stdout(typed, tune):
     assert typed("--html", "--output", "-")[1].startswith("<!doctype html>")
     assert not (tune.folder / "report.html").exists()
 
@@ -95,7 +95,7 @@ def test_a_profile_has_its_own_pages(typed, tmp_path):
     assert "<h1>Input-bound" in typed(run.id, "--html", "--output", "-")[1]
 
 
-def test_a_tune_without_its_profile_is_still_a_report(typed, tune):
+def test_a_tune_without_its_profile_still_has_a_report(typed, tune):
     (tune.folder / "observation.json").unlink()
     (tune.folder / "diagnosis.json").unlink()
     code, out, _ = typed(tune.id, "--markdown")
@@ -103,14 +103,14 @@ def test_a_tune_without_its_profile_is_still_a_report(typed, tune):
     assert "The profile of the baseline was not saved" in out
 
 
-def test_open_writes_the_page_and_hands_it_to_the_browser(typed, tune, monkeypatch):
+def test_open_writes_the_page_and_opens_the_browser(typed, tune, monkeypatch):
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: bool(opened.append(address)) or True)
     assert typed("--open")[0] == 0
     assert opened == [(tune.folder / "report.html").resolve().as_uri()]
 
 
-def test_no_browser_is_said_with_where_the_page_is(typed, tune, monkeypatch):
+def test_a_missing_browser_is_reported_with_the_path_of_the_page(typed, tune, monkeypatch):
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     code, _, err = typed("--open")
     assert code == 1
@@ -118,16 +118,16 @@ def test_no_browser_is_said_with_where_the_page_is(typed, tune, monkeypatch):
 
 
 class TestOneClearLine:
-    def test_unknown_run(self, typed, tune):
+    def test_rejects_an_unknown_run(self, typed, tune):
         code, _, err = typed("nonsense")
         assert (code, err) == (72, f"hotlap: no run named nonsense; the newest is {tune.id}\n")
 
-    def test_no_runs_at_all(self, typed):
+    def test_reports_that_there_are_no_runs(self, typed):
         code, _, err = typed()
         assert code == 72
         assert err.startswith("hotlap: no runs in ")
 
-    def test_a_run_without_records(self, typed, tmp_path):
+    def test_rejects_a_run_without_records(self, typed, tmp_path):
         run = store.create(COMMAND, tmp_path / "kept")
         code, _, err = typed(run.id)
         assert code == 72
@@ -135,21 +135,21 @@ class TestOneClearLine:
 
     @pytest.mark.parametrize("name", ["tuning", "observation", "diagnosis"])
     @pytest.mark.parametrize("text", ["{", '{"schema": 1}', '{"schema": 99}', "[]"])
-    def test_a_damaged_record(self, typed, tune, name, text):
+    def test_rejects_a_damaged_record(self, typed, tune, name, text):
         (tune.folder / f"{name}.json").write_text(text)
         code, _, err = typed("--html")
         assert code == 74
         assert err.count("\n") == 1
         assert f"{name}.json" in err
 
-    def test_a_record_that_cannot_be_read(self, typed, tune):
+    def test_reports_a_record_that_cannot_be_read(self, typed, tune):
         (tune.folder / "tuning.json").unlink()
         (tune.folder / "tuning.json").mkdir()
         code, _, err = typed("--html")
         assert code == 74
         assert err == f"hotlap: {tune.folder}/tuning.json is a folder, not a file; run the command again\n"
 
-    def test_a_place_that_cannot_be_written(self, typed, tune, tmp_path):
+    def test_reports_an_unwritable_output(self, typed, tune, tmp_path):
         (tmp_path / "taken").write_text("a file")
         code, _, err = typed("--html", "--output", "taken/report.html")
         assert code == 73
@@ -157,7 +157,7 @@ class TestOneClearLine:
         assert err.endswith("choose another place: --output FILE\n")
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "message"),
         [
             (("--html", "--json"), "--html and --json exclude each other"),
             (("--output", "report.txt"), "report.txt does not tell the format; add --html, --markdown or --json."),
@@ -165,7 +165,7 @@ class TestOneClearLine:
             (("--open", "--output", "-"), "--open needs an HTML file"),
         ],
     )
-    def test_wrong_usage(self, typed, tune, words, said):
+    def test_rejects_wrong_usage(self, typed, tune, words, message):
         code, _, err = typed(*words)
         assert code == 2
-        assert said in err
+        assert message in err

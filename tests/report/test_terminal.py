@@ -73,7 +73,7 @@ def test_the_verdict_comes_first():
     assert drawn(input_bound(), 200).startswith("Input-bound: 72 % of each step waits for data")
 
 
-def test_speed_ceiling_and_device_in_one_line():
+def test_speed_ceiling_and_device_are_in_one_line():
     assert (
         "step 40.0 ms (p10–p90 36.0–43.1, n=50) · 1,600 samples/s · ceiling without input 5,440 samples/s (3.4×)"
         in drawn(input_bound(), 200)
@@ -83,15 +83,15 @@ def test_speed_ceiling_and_device_in_one_line():
 
 class TestTheBar:
     @pytest.mark.parametrize("width", [60, 80, 120, 300])
-    def test_as_wide_as_the_terminal_up_to_a_limit(self, width):
+    def test_the_bar_is_as_wide_as_the_terminal_up_to_a_limit(self, width):
         assert len(bar_of(drawn(input_bound(), width))) == min(width, 100)
 
-    def test_segments_in_proportion(self):
+    def test_segments_are_in_proportion(self):
         bar = bar_of(drawn(observation(shares={"data": 0.25, "forward": 0.75}), 100))
         assert bar.count("D") == pytest.approx(25, abs=1)
         assert bar.count("D") + bar.count("F") == 100
 
-    def test_what_took_time_is_seen_however_little(self):
+    def test_every_phase_is_visible_however_short(self):
         assert bar_of(drawn(observation(shares={"data": 0.0001, "forward": 0.9999}))).startswith("DF")
 
     @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ class TestTheBar:
     def test_phases_that_took_no_time_are_left_out(self):
         assert "garbage" not in drawn(observation(shares={"garbage": 0.0, "forward": 1.0}))
 
-    def test_own_sections_join_under_their_own_name(self):
+    def test_user_sections_appear_under_their_own_name(self):
         text = drawn(launch_bound())
         assert "1 augment [gpu]" in text
         assert "1111" in bar_of(text)
 
 
 class TestTables:
-    def test_syncs_by_line_with_what_they_do(self):
+    def test_syncs_are_listed_by_line_with_their_effect(self):
         text = words(drawn(sync_bound(), 120))
         assert "train.py:40 train item 3.0 4.0 waits" in text
         assert "train.py:41 train item 1.0 0.01 would wait on CUDA" in words(drawn(observation(), 120))
 
-    def test_only_the_eight_most_costly_syncs(self):
+    def test_only_the_eight_most_costly_syncs_are_listed(self):
         text = drawn(sync_bound(), 120)
         assert "and 3 more" in text
         assert "train.py:47" in text
@@ -136,22 +136,22 @@ class TestTables:
         assert PROJECT not in text
         assert "site-packages" not in text
 
-    def test_a_folder_with_the_same_beginning_is_another_folder(self):
+    def test_a_folder_with_the_same_prefix_is_a_different_folder(self):
         assert f"{PROJECT}-old/a.py:41" in drawn(observation(syncs=(sync(file=f"{PROJECT}-old/a.py"),)), 160)
 
-    def test_only_the_six_hottest_lines(self):
+    def test_only_the_six_hottest_lines_are_listed(self):
         lines = tuple(hot_line("rest", line, share=0.3 - line / 100) for line in range(1, 10))
         text = drawn(observation(hot_lines=lines))
         assert "train.py:6 " in text
         assert "train.py:7 " not in text
         assert "and 3 more" in text
 
-    def test_findings_with_their_bound(self):
+    def test_findings_are_listed_with_their_bound(self):
         text = words(drawn(input_bound(), 160))
         assert re.search(r"1 data-wait the loop waits .* 3\.4× data\.py:31", text)
         assert "gains never add up" in text
 
-    def test_a_gain_that_is_not_known_is_not_a_figure(self):
+    def test_an_unknown_gain_is_not_given_as_a_figure(self):
         text = drawn(two_ranks(), 160)
         row = next(line for line in text.splitlines() if re.match(r"\d +threads-oversubscribed", line))
         assert "×" not in row.split("measured")[-1]
@@ -161,60 +161,60 @@ class TestTables:
         assert [row[-1] == "slowest" for row in rows] == [False, True]
         assert "Ranks" not in drawn(observation())
 
-    def test_kernels_of_the_device(self):
+    def test_kernels_of_the_device_are_listed(self):
         assert "ampere_sgemm_32x128_tn" in drawn(launch_bound(), 120)
 
-    def test_an_endless_kernel_name_is_cut(self):
+    def test_a_very_long_kernel_name_is_cut(self):
         seen = on_cuda(device=device(9.0, kernels=(kernel("matmul", 1.0, "k" * 500),)))
         assert "k" * 61 not in drawn(seen, 200)
 
 
 class TestWhatToDoNext:
-    def test_advice_of_the_first_three_with_their_lines(self):
+    def test_the_first_three_findings_give_advice_with_their_lines(self):
         text = words(drawn(sync_bound(), 200))
         assert "1. sync-in-loop (train.py:40): keep the value on the device" in text
         assert re.search(r"3\. \S+ \(train\.py:43\): print tensors only every N steps", text)
 
-    def test_the_same_cure_is_advised_once(self):
+    def test_the_same_advice_is_given_once(self):
         assert drawn(sync_bound(), 200).count("keep the value on the device") == 1
 
     @pytest.mark.parametrize("scenario", SCENARIOS)
-    def test_only_commands_that_exist(self, scenario):
+    def test_only_existing_commands_are_advised(self, scenario):
         seen = scenario()
         advised = " ".join(next_steps(seen, diagnose(seen)))
         commands = set(re.findall(r"\bhotlap (\w+)(?: (--\w+))?", advised))
         assert commands <= {("profile", "--steps"), ("profile", "--trace"), ("profile", ""), ("show", "")}
 
-    def test_few_steps_ask_for_more(self):
+    def test_few_steps_lead_to_advice_to_measure_more(self):
         seen = observation(steps=4, ended="time limit")
         assert "hotlap profile --steps 50 python train.py --epochs 3" in words(drawn(seen, 120))
 
-    def test_a_command_that_failed_is_to_work_first(self):
+    def test_a_failed_command_is_advised_to_be_repaired_first(self):
         assert "make the command work first, without hotlap: python train.py" in drawn(partial(), 120)
 
 
 class TestCertainty:
-    def test_cautions_by_their_text(self):
+    def test_cautions_are_shown_by_their_text(self):
         assert "step times vary by more than half of their median" in words(drawn(two_ranks(), 120))
 
     def test_a_caution_of_another_version_is_shown_by_its_name(self):
         assert "a name from a newer hotlap" in drawn(partial())
 
-    def test_unknowns(self):
+    def test_unknowns_are_listed(self):
         assert "cannot tell what input costs, because" in words(drawn(observation(loaders=()), 120))
 
-    def test_a_loss_that_is_no_number_is_said(self):
+    def test_a_loss_of_nan_is_reported(self):
         assert "loss nan at step 1" in drawn(not_a_number())
 
 
 class TestAnyObservation:
-    def test_machine_versions_and_command(self):
+    def test_machine_versions_and_command_are_shown(self):
         text = drawn(on_cuda(), 140)
         assert "AMD EPYC 9354, 16 cores, 64.0 GB, 1 × NVIDIA H100 80GB HBM3" in text
         assert "Python 3.11.7, torch 2.8.0, CUDA 12.8" in text
         assert "python train.py --epochs 3" in text
 
-    def test_a_users_brackets_are_no_markup(self):
+    def test_user_brackets_are_not_markup(self):
         seen = observation(syncs=(sync(file=f"{PROJECT}/[bold]odd[/nope].py"),), command=("python", "[red]x.py"))
         text = drawn(seen, 120)
         assert "[bold]odd[/nope].py:41" in text
@@ -236,7 +236,7 @@ class TestAnyObservation:
     def test_a_tiny_terminal_does_not_break_it(self, scenario, width):
         assert drawn(scenario(), width)
 
-    def test_every_field_that_may_be_missing_may_be_missing(self):
+    def test_every_optional_field_may_be_missing(self):
         nothing = {
             field.name: ()
             for field in dataclasses.fields(observation())

@@ -59,7 +59,7 @@ def test_results_are_never_cut(width):
 
 @pytest.mark.parametrize("draw", [on_terminal, as_markdown])
 @pytest.mark.parametrize("profiled", [True, False])
-def test_all_parts_are_there(draw, profiled):
+def test_every_part_of_the_report_is_there(draw, profiled):
     text = " ".join(draw(tunings.faster(), profiled=profiled).split())
     for part in (
         "Proven 2.40 times as fast",
@@ -89,11 +89,11 @@ def test_an_ascii_terminal_gets_ascii():
     assert "?" not in raw.getvalue().decode("ascii")
 
 
-def test_a_users_brackets_are_no_markup():
+def test_user_brackets_are_not_markup():
     assert "[red]worse[/red]" in on_terminal(tunings.faster(), 140)
 
 
-def test_an_interval_as_text():
+def test_an_interval_is_drawn_as_text():
     drawn = picture(Interval(2.0, 1.0, 4.0), Axis(0.25, 4.0), 9)
     assert drawn == "    ──■──"
     assert picture(Interval(0.5, None, None), Axis(0.25, 4.0), 9) == "  ■ │    "
@@ -106,12 +106,12 @@ def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head(scenario):
         assert len(counts) <= 1
 
 
-def test_a_users_text_is_no_html_in_markdown():
+def test_user_text_is_not_html_in_markdown():
     outside_code = re.sub(r"(`+).*?\1", "", as_markdown(tunings.hostile()))
     assert not re.search(r"(?<!\\)<", outside_code)
 
 
-def test_one_markdown_row_per_optimisation():
+def test_markdown_has_one_row_per_optimisation():
     text = as_markdown(tunings.large(entries=30))
     assert len(re.findall(r"^\| made-up-\d\d \|", text, re.MULTILINE)) == 30
 

@@ -37,13 +37,13 @@ def row(page, name: str):
 
 
 class TestTheSentence:
-    def test_a_proven_speedup_with_what_holds(self):
+    def test_a_proven_speedup_is_stated_with_its_evidence(self):
         assert page_of(tunings.faster()).sentence == (
             "Proven 2.40 times as fast with 2 optimisations over 70 steps, and harmless: "
             "losses inside the baseline's own band, 3 seeds."
         )
 
-    def test_no_speedup_is_said(self):
+    def test_reports_that_there_is_no_speedup(self):
         page = page_of(tunings.no_speedup())
         assert page.state == "no speed-up"
         assert page.sentence == (
@@ -56,22 +56,20 @@ class TestTheSentence:
         assert page.sentence.startswith("Inconclusive: the 2 optimisations kept together measured 1.03×, but ")
         assert "6 more processes per arm would settle it." in page.details
 
-    def test_a_stack_that_fell_apart_is_no_speedup(self):
-        assert page_of(tunings.fallen_apart()).sentence.startswith(
-            "No speed-up: the optimisations kept one by one"
-        )
+    def test_a_stack_that_failed_in_the_final_trial_is_not_a_speedup(self):
+        assert page_of(tunings.fallen_apart()).sentence.startswith("No speed-up: the optimisations kept one by one")
 
-    def test_an_unfinished_tune_says_how_to_go_on(self):
+    def test_an_unfinished_tune_says_how_to_resume(self):
         page = page_of(tunings.unfinished())
         assert page.sentence == "Not finished: 3 optimisations tried, none kept so far."
         assert any("hotlap tune --resume" in detail for detail in page.details)
 
-    def test_a_speed_of_an_unfinished_tune_is_no_verdict(self):
+    def test_the_speed_of_an_unfinished_tune_is_not_a_verdict(self):
         half = replace(tunings.faster(), finished=False)
         assert page_of(half).state == "not finished"
         assert "Proven" not in page_of(half).sentence
 
-    def test_nothing_to_try(self):
+    def test_a_tune_without_candidates_says_so(self):
         assert page_of(tuning(())).sentence == "No speed-up: nothing was tried."
 
     def test_a_gate_that_did_not_pass_is_never_called_harmless(self):
@@ -79,7 +77,7 @@ class TestTheSentence:
         odd = replace(made.speedup, gate=gate(None))
         assert "harmless" not in page_of(replace(made, speedup=odd)).sentence
 
-    def test_what_there_was_no_time_for_is_said(self):
+    def test_entries_left_out_for_lack_of_time_are_listed(self):
         late = tuple((name, "no budget left: it needs about 145 s more") for name in ("a", "b"))
         page = page_of(replace(tunings.faster(), not_tried=(*late, ("c", "the training uses no GPU"))))
         assert "2 optimisations not tried for lack of time: give a larger --budget." in page.details
@@ -88,15 +86,15 @@ class TestTheSentence:
             ("the training uses no GPU", "c"),
         )
 
-    def test_one_that_could_not_be_judged(self):
+    def test_an_entry_that_could_not_be_judged_is_inconclusive(self):
         assert page_of(tunings.one_process_each()).sentence == (
             "Inconclusive: the one optimisation tried could not be judged."
         )
 
-    def test_no_noise_trial_is_said(self):
+    def test_a_missing_noise_trial_is_reported(self):
         assert any("no noise band" in detail for detail in page_of(tunings.one_process_each()).details)
 
-    def test_a_busy_machine_is_named(self):
+    def test_a_busy_machine_is_reported(self):
         tuning = tunings.faster()
         assert not any("too noisy" in detail for detail in page_of(tuning).details)
         first, *rest = tuning.verdicts
@@ -106,7 +104,7 @@ class TestTheSentence:
 
 
 class TestRows:
-    def test_every_ending_by_its_name(self):
+    def test_every_outcome_has_its_own_state(self):
         page = page_of(tunings.faster())
         assert {row.name: row.state for row in page.rows} == {
             "loader-workers=4": KEPT,
@@ -121,12 +119,12 @@ class TestRows:
             "whole-batch-fetch": FAILED,
         }
 
-    def test_kept_ones_come_first_in_the_order_of_the_plan(self):
+    def test_kept_entries_come_first_in_the_order_of_the_plan(self):
         made = tunings.faster()
         turned = page_of(replace(made, kept=made.kept[::-1]))
         assert [row.name for row in turned.rows[:2]] == ["fused-optimizer", "loader-workers=4"]
 
-    def test_both_trials_are_there_and_the_stacked_one_decides(self):
+    def test_both_trials_are_shown_and_the_stacked_one_decides(self):
         compared = row(page_of(tunings.faster()), "compile=default")
         assert (compared.alone.ratio, compared.stacked.ratio, compared.shown.ratio) == (1.09, 0.97, 0.97)
         assert compared.why == "on top of what is kept it gains nothing"
@@ -139,15 +137,15 @@ class TestRows:
         page = page_of(tuning((first, again)))
         assert [(row.state, row.why) for row in page.rows] == [(REJECTED, "after all no")]
 
-    def test_what_another_value_won_over_is_left_out_with_the_winner(self):
+    def test_a_value_that_lost_to_another_is_left_out_and_names_the_winner(self):
         assert row(page_of(tunings.faster()), "loader-workers=2").why.endswith(
             "but the plan has loader-workers=4 instead"
         )
 
-    def test_a_failed_process_tells_how_it_ended(self):
+    def test_a_failed_entry_says_how_its_process_ended(self):
         assert row(page_of(tunings.faster()), "resident-data").notes == ("out of memory: tried to allocate 2.1 GiB",)
 
-    def test_what_is_needed_to_decide(self):
+    def test_an_inconclusive_entry_says_what_it_needs(self):
         notes = row(page_of(tunings.faster()), "channels-last").notes
         assert notes == (
             "needs 5 more processes per arm",
@@ -155,7 +153,7 @@ class TestRows:
             "its gate needs 2 more",
         )
 
-    def test_what_the_reason_says_is_not_said_twice(self):
+    def test_notes_do_not_repeat_the_reason(self):
         why = "1.03 × as fast: too noisy to show 2 %, needs 5 more processes per arm"
         found = tried(
             0, "tf32", None, 1.03, Decision.INCONCLUSIVE, why, speed=speed(1.03, 0.06, more=900, more_as_measured=5)
@@ -164,30 +162,30 @@ class TestRows:
             "the smallest speed-up this sample could show is 1.01×",
         )
 
-    def test_a_trial_under_way_is_not_judged_yet(self):
+    def test_an_unfinished_trial_is_pending(self):
         ran, _ = tried(0, "tf32", None, 1.2, Decision.KEEP, "")
         page = page_of(tuning((noise(),), trials=(ran,), finished=False))
         assert row(page, "tf32").state == PENDING
 
-    def test_kept_without_a_trial_of_its_own_is_shown(self):
+    def test_an_entry_kept_without_a_trial_of_its_own_is_shown(self):
         assert row(page_of(tuning((), kept=(choice("tf32"),))), "tf32").why == (
             "part of the plan, without a trial of its own"
         )
 
-    def test_an_optimisation_that_did_nothing_says_so(self):
+    def test_an_optimisation_without_effect_says_so(self):
         idle = Outcome(name="tf32", code="C101", status="no effect", why="no matrix product on a GPU")
         ran = (sample(0, "base", 38.0), sample(1, "new", 38.0, outcomes=(idle,)))
         page = page_of(tuning((tried(0, "tf32", None, 1.0, Decision.REJECT, "no faster", samples=ran),)))
         assert row(page, "tf32").notes == ("no effect: no matrix product on a GPU",)
 
-    def test_warmup_that_is_never_won_back(self):
+    def test_a_warmup_that_never_pays_off_is_reported(self):
         never = PaysOff(extra_seconds=25.0, steps=None, seconds=None)
         page = page_of(tuning((tried(0, "compile", None, 0.9, Decision.REJECT, "slower", pays_off=never),)))
         assert row(page, "compile").notes == ("it takes 25.0 s longer to get up to speed, which is never won back",)
 
 
 class TestStepBars:
-    def test_both_lengths_are_of_the_final_trial(self):
+    def test_both_bars_come_from_the_final_trial(self):
         bars = page_of(tunings.faster()).bars
         assert bars.before_ms == pytest.approx(38.0, rel=0.01)
         assert bars.after_ms == pytest.approx(38.0 / 2.4, rel=0.01)
@@ -197,13 +195,13 @@ class TestStepBars:
         bars = page_of(tunings.faster()).bars
         assert sum(segment.ms for segment in bars.segments) == pytest.approx(bars.before_ms)
 
-    def test_a_missing_profile_is_said(self):
+    def test_a_missing_profile_is_reported(self):
         page = page_of(tunings.faster(), profiled=False)
         assert not page.bars.segments
         assert "profile of the baseline was not saved" in page.bars.note
         assert "not saved" in page.no_time
 
-    def test_without_budget_for_a_final_trial_it_is_what_proved_it(self):
+    def test_without_a_final_trial_the_bars_come_from_the_trial_that_proved_the_plan(self):
         made = tunings.faster()
         alone = next(
             verdict for verdict in made.verdicts if verdict.decision == Decision.KEEP and verdict.stage == "alone"
@@ -214,13 +212,13 @@ class TestStepBars:
         assert page.bars.after_ms == pytest.approx(page.bars.before_ms / alone.speed.ratio, rel=0.05)
         assert "in the trial that proved it" in page.bars.note
 
-    def test_without_a_final_trial_there_is_no_after(self):
+    def test_without_a_plan_there_is_no_second_bar(self):
         bars = page_of(tunings.no_speedup()).bars
         assert bars.before_ms == pytest.approx(38.0, rel=0.01)
         assert bars.after_ms is None
         assert "Nothing is kept" in bars.note
 
-    def test_a_process_that_broke_is_in_no_mean(self):
+    def test_a_broken_process_is_not_part_of_the_mean(self):
         made = tunings.faster()
         slow = replace(sample(99, "new", 900.0), ended="crashed", why="boom")
         final = replace(made.trials[-1], samples=(*made.trials[-1].samples, slow))
@@ -251,7 +249,7 @@ class TestLosses:
         means = [sum(losses) / len(losses) for losses in first]
         assert losses.curves[0].values[0] == pytest.approx(sum(means) / len(means))
 
-    def test_equal_to_the_bit_is_said(self):
+    def test_losses_equal_bit_for_bit_are_reported(self):
         made = tunings.faster()
         equal = tuple(
             replace(sample, losses=tunings.losses(70, sample.seed_shift)) for sample in made.trials[-1].samples
@@ -259,7 +257,7 @@ class TestLosses:
         page = page_of(replace(made, trials=(*made.trials[:-1], replace(made.trials[-1], samples=equal))))
         assert "All 210 pairs of losses at the same step and seed are equal bit for bit." in page.losses.facts
 
-    def test_the_furthest_pair_is_a_figure(self):
+    def test_the_largest_difference_of_losses_is_reported(self):
         ran = (
             sample(0, "base", 38.0, losses=(3.0, 2.0, 1.0)),
             sample(1, "new", 20.0, losses=(3.0, 2.25, 1.0)),
@@ -270,7 +268,7 @@ class TestLosses:
             "Of 3 pairs of losses at the same step and seed the two furthest apart differ by 0.25." in page.losses.facts
         )
 
-    def test_only_seeds_both_arms_had_are_compared(self):
+    def test_only_seeds_of_both_arms_are_compared(self):
         ran = (
             sample(0, "base", 38.0, losses=(3.0, 2.0)),
             sample(1, "base", 38.0, losses=(9.0, 9.0), seed_shift=5),
@@ -279,48 +277,48 @@ class TestLosses:
         page = page_of(tuning(((replace(tunings.final()[0], samples=ran), tunings.final()[1]),)))
         assert page.losses.curves[0].values == page.losses.curves[1].values == (3.0, 2.0)
 
-    def test_a_loss_that_is_not_finite_is_a_gap_and_said(self):
+    def test_a_loss_that_is_not_finite_is_a_gap_and_is_reported(self):
         losses = page_of(tunings.not_a_number()).losses
         assert losses.curves[1].values[30] is None
         assert losses.curves[1].values[29] is not None
         assert "The loss after was not finite, first at step 31." in losses.facts
 
-    def test_no_losses_are_no_curve(self):
+    def test_without_losses_there_is_no_curve(self):
         losses = page_of(tunings.one_process_each()).losses
         assert not losses.curves
         assert losses.facts == ("No loss was seen, so there is no curve.",)
 
-    def test_the_metric_by_seed(self):
+    def test_the_metric_is_listed_by_seed(self):
         (table,) = [table for table in page_of(tunings.faster()).losses.tables if "val_acc" in table.title]
         assert table.rows[1] == ("+1", "0.914", "0.9144")
         assert table.note == "higher is better"
 
 
 class TestFullLength:
-    def test_a_known_length_with_its_interval(self):
+    def test_a_known_length_is_given_with_its_interval(self):
         length = page_of(tunings.faster()).length
         assert length.facts[0].startswith("The whole run has 200,000 steps: 1 h 1")
         assert "won back after 605 steps (9.6 s)" in length.facts[1]
         (only,) = length.table.rows
         assert only[:2] == ("200,000", "2 h 7 min")
 
-    def test_after_includes_the_longer_warmup(self):
+    def test_the_time_after_includes_the_longer_warmup(self):
         made = tunings.faster(full_steps=100)
         (only,) = page_of(made).length.table.rows
         assert only[1:3] == ("3.8 s", "15.0 s")
         assert any("does not pay" in fact for fact in page_of(made).length.facts)
 
-    def test_an_unknown_length_is_said(self):
+    def test_an_unknown_length_is_reported(self):
         length = page_of(tunings.faster(full_steps=None)).length
         assert "not known" in length.facts[0]
         assert len(length.table.rows) == 4
 
-    def test_nothing_kept_takes_what_it_took(self):
+    def test_without_a_plan_there_is_no_table_of_lengths(self):
         assert page_of(tunings.no_speedup()).length.table is None
 
 
 class TestDoingItAgain:
-    def test_the_tune_with_every_option_that_was_asked(self):
+    def test_the_tune_command_has_every_requested_option(self):
         made = tunings.faster(asked=tunings.asked(steps=80, minimum=1.05))
         (line,) = [command.line for command in page_of(made).commands if command.what == "Tune again"]
         assert line == (
@@ -328,22 +326,22 @@ class TestDoingItAgain:
             "--higher-is-better python train.py --epochs 3"
         )
 
-    def test_the_plan_by_itself_and_spelled_out(self):
+    def test_the_run_command_is_given_short_and_spelled_out(self):
         lines = [command.line for command in page_of(tunings.faster()).commands]
         assert "hotlap run python train.py --epochs 3" in lines
         assert "hotlap run --with loader-workers=4 --with fused-optimizer python train.py --epochs 3" in lines
 
-    def test_no_plan_no_run(self):
+    def test_without_a_plan_there_is_no_run_command(self):
         assert not any("hotlap run" in command.line for command in page_of(tunings.no_speedup()).commands)
 
-    def test_where_it_was_measured(self):
+    def test_the_footer_says_where_it_was_measured(self):
         footer = dict(page_of(tunings.faster()).footer)
         assert footer["seeds"] == "as written, +1, +2"
         assert footer["source"].startswith("0123456789abcdef")
         assert footer["versions"] == "python 3.11.7, torch 2.8.0, hotlap 0.1.0"
         assert footer["machine"].startswith("AMD EPYC 9354")
 
-    def test_whether_the_baseline_repeats_itself(self):
+    def test_the_footer_says_whether_the_baseline_repeats_itself(self):
         tuning = tunings.faster()
         plain = replace(tuning.trials[0].samples[0], choices=(), nudge=0.0, losses=(1.0, 0.5))
         other, nudged = replace(plain, losses=(1.0, 0.6)), replace(plain, losses=(9.0, 9.0), nudge=1e-6)
@@ -356,7 +354,7 @@ class TestDoingItAgain:
         assert answer(plain, plain, other).startswith("no: 1 of 2 runs")
         assert answer(plain, nudged, replace(other, seed_shift=1)).startswith("not known")
 
-    def test_limits_are_part_of_the_command_to_tune_again(self):
+    def test_limits_are_part_of_the_tune_command(self):
         tuning = tunings.faster()
         limited = replace(tuning, asked=replace(tuning.asked, memory_mb=16384.0, device_mb=500.0))
         lines = {command.what: command.line for command in page_of(limited).commands}
@@ -364,19 +362,19 @@ class TestDoingItAgain:
 
 
 class TestTheAxis:
-    def test_logarithmic(self):
+    def test_the_axis_is_logarithmic(self):
         drawn = axis([Interval(4.0, 3.0, 5.0), Interval(0.25, 0.2, 0.3)], 1.02)
         assert drawn.at(1.0) - drawn.at(0.5) == pytest.approx(drawn.at(2.0) - drawn.at(1.0))
 
     @pytest.mark.parametrize("ratio", [0.004, 0.5, 0.99, 1.0, 1.3, 7.0, 90.0, 5000.0])
-    def test_one_is_always_on_it_and_a_tick(self, ratio):
+    def test_the_ratio_one_is_always_on_the_axis_and_a_tick(self, ratio):
         drawn = axis([Interval(ratio, ratio * 0.9, ratio * 1.1)], 1.02)
         assert 0 < drawn.at(1.0) < 1
         assert 1.0 in drawn.ticks()
         assert 2 <= len(drawn.ticks()) <= 8
         assert 0 <= drawn.at(ratio) <= 1
 
-    def test_what_is_not_finite_is_left_out(self):
+    def test_values_that_are_not_finite_are_left_out(self):
         assert math.isfinite(axis([Interval(math.inf, 0.0, math.nan)], 1.02).high)
 
 
@@ -396,21 +394,21 @@ class TestFigures:
             (math.inf, "–"),
         ],
     )
-    def test_durations(self, seconds, text):
+    def test_durations_have_the_unit_a_person_would_use(self, seconds, text):
         assert duration(seconds) == text
 
-    def test_ratios(self):
+    def test_ratios_have_three_digits(self):
         assert [ratio(value) for value in (0.004, 0.61, 1.0, 9.999, 12.34, 250.0)] == [
             "0.004", "0.61", "1.00", "10.0", "12.3", "250",
         ]  # fmt: skip
 
-    def test_no_interval_is_said(self):
+    def test_a_missing_interval_is_reported(self):
         assert spelled(Interval(1.9, None, None)) == "1.90× (no interval)"
 
-    def test_what_cannot_be_seen_is_spelled_out(self):
+    def test_invisible_characters_are_spelled_out(self):
         assert clean("a\x1b[31mb\x00\n c\u202e") == "a\\x1b[31mb\\x00 c\\u202e"
 
-    def test_speed_without_ends(self):
+    def test_a_speed_without_an_interval_is_accepted(self):
         assert page_of(tuning((tried(0, "tf32", None, 1.2, Decision.REJECT, "", speed=speed(1.2, low=None)),)))
 
 
@@ -424,18 +422,18 @@ class TestCoverage:
         speedup = replace(whole.speedup, gate=replace(whole.speedup.gate, checks=checks))
         return replace(whole, speedup=speedup)
 
-    def test_what_was_compared_is_a_table_with_the_margin_of_memory(self):
+    def test_comparisons_are_a_table_with_the_margin_of_memory(self):
         table = page_of(self.tuned()).compared
         assert [row[:2] for row in table.rows] == [("losses", "same"), ("printed lines", "same")]
         assert "200 MB" in table.note
 
-    def test_what_was_not_covered_is_said(self):
+    def test_what_was_not_covered_is_listed(self):
         sentences = page_of(self.tuned()).not_covered
         assert sentences[0] == "Anything after 70 steps: the budget did not cover a longer run; give a larger --budget."
         assert "Left out because it varies within the baseline: printed lines: number 2 of took # s." in sentences
         assert page_of(tunings.no_speedup()).not_covered == ()
 
-    def test_every_drawing_says_what_was_not_covered_and_what_became_of_files(self):
+    def test_every_format_says_what_was_not_covered_and_which_files_were_restored(self):
         page = page_of(self.tuned())
         terminal = Console(width=200, record=True, file=io.StringIO())
         tune_terminal.draw(page, terminal)

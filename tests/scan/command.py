@@ -1,4 +1,4 @@
-"""`hotlap scan` run in this process, and a program in which it finds two things."""
+"""Runs `hotlap scan` in this process, and holds a program with two findings."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def train(model, loader, optimizer):
 """
 
 
-# The rules that find something in it, whatever other rules there will be.
+# The two rules that apply to PROGRAM; selecting them keeps the tests independent of rules added later.
 TWO = ("--select", "H101,H201")
 
 
 def scan(*arguments: str) -> tuple[int, str]:
-    """Exit code and what was printed."""
+    """The exit code and what was printed."""
     result = CliRunner().invoke(cli, ["scan", *arguments], standalone_mode=False)
     if isinstance(result.exception, HotlapError | click.UsageError):
         return result.exception.exit_code, str(result.exception)

@@ -1,4 +1,4 @@
-"""The corpus: Markdown with prose and programs. A comment `# hotlap: CODE` marks a line where a finding is due."""
+"""The corpus: Markdown with prose and programs. A comment `# hotlap: CODE` marks a line with an expected finding."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Case:
         return f"{self.code}-{self.section}-{self.title}"
 
     def expected(self) -> set[tuple[str, int]]:
-        """Files and lines with a mark for this rule."""
+        """The files and lines that are marked for this rule."""
         found = set()
         for name, text in self.files.items():
             for number, line in enumerate(text.splitlines(), 1):
@@ -66,7 +66,7 @@ def _of_file(path: Path) -> list[Case]:
 
 
 def _files(text: str) -> dict[str, str]:
-    """Programs of one case; the first line of each may name its file: `# file: utils.py`."""
+    """The programs of one case; the first line of each may name its file: `# file: utils.py`."""
     files = {}
     for program in _PROGRAM.findall(text):
         named = re.match(r"# file: (\S+)\n", program)

@@ -1,4 +1,4 @@
-"""What people have besides programs: told once on stderr, and the rest is scanned."""
+"""Files that cannot be scanned are reported once on stderr, and the rest is scanned."""
 
 from __future__ import annotations
 

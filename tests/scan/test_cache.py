@@ -1,4 +1,4 @@
-"""Results kept by content: right or not at all."""
+"""Scan results are cached by content; a cached result is right or it is not used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def project(tmp_path, monkeypatch):
 
 @pytest.fixture
 def scans(monkeypatch):
-    """How often files were really scanned."""
+    """A list that grows by one with every real scan."""
     real, made = scanning.scan, []
 
     def counted(*given, **named):

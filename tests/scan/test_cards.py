@@ -1,4 +1,4 @@
-"""Every card of a rule: its example is found, what the fix makes of it is what the card says, and that is silent."""
+"""For every rule card, the example has a finding, the fix turns it into the card's alternative, and that has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rule finds and what it leaves alone, as tests/scan/corpus/*.md says."""
+"""Each rule finds the lines that tests/scan/corpus/*.md marks, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repairs of the data path: what they make gives the same data."""
+"""Fixes of the data path produce programs that load the same data."""
 
 from __future__ import annotations
 

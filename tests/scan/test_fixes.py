@@ -1,4 +1,4 @@
-"""A repaired program is Python, is repaired once and for all, and trains as before."""
+"""A fixed program is valid Python, needs no second fix, and trains as before."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ for x, y in loader:
     seen.append("%.3f" % loss.item())
 """
 PROGRAMS = {"plain": PLAIN, "listed": LISTED, "evaluated": EVALUATED, "twice": TWICE}
-REFUSED = "persistent_workers=True"  # torch refuses it: the program starts only once that is repaired
+REFUSED = "persistent_workers=True"  # torch raises for it, so that the program runs only once it is fixed
 
 
 def trained(text: str) -> tuple[object, list]:

@@ -1,4 +1,4 @@
-"""Repairs of the rules about the loop and the program around it: what they change, and what they must not."""
+"""Fixes of the training loop and of the program around it: what they change, and what they must leave alone."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_debugging_variable_is_removed_and_its_neighbours_stay():
     text = 'import os\nimport torch\nos.environ["CUDA_LAUNCH_BLOCKING"] = "1"; seed = 1\nos.environ["A"] = "1"\n'
     assert fixed(text, "H225", unsafe=False) == 'import os\nimport torch\nseed = 1\nos.environ["A"] = "1"\n'
     alone = 'import os, torch\nif fast:\n    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"\n'
-    assert fixed(alone, "H225") == alone  # somebody's choice
+    assert fixed(alone, "H225") == alone  # under a condition it is a deliberate choice
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_threads_set_before_the_imports_are_left_alone():
     assert not scan_text(text, FindingFilter(select=("C113",), pedantic=True)).findings
     later = 'import os\nimport numpy\n\nos.environ["OMP_NUM_THREADS"] = "4"\n'
     assert len(scan_text(later, FindingFilter(select=("C113",))).findings) == 1
-    assert fixed(later, "C113") == later  # without torch nobody can be told
+    assert fixed(later, "C113") == later  # without torch there is no call to replace it
 
 
 def test_a_property_and_its_setter_are_different_functions():

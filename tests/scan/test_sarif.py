@@ -1,4 +1,4 @@
-"""SARIF as the standard has it (2.1.0), and as GitHub's code scanning reads it."""
+"""The SARIF output follows the standard (2.1.0) and the requirements of GitHub's code scanning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.scan.command import PROGRAM, TWO, scan
 
-# What the standard says of the objects that are used: required properties, then others, each with its type.
+# The objects of the standard that are used: their required properties, then the optional ones, each with its type.
 TEXT, NUMBER, BOOLEAN = str, int, bool
 MESSAGE = ({"text": TEXT}, {"markdown": TEXT})
 ARTIFACT = ({}, {"uri": TEXT, "uriBaseId": TEXT, "description": MESSAGE})

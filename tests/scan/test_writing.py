@@ -1,4 +1,4 @@
-"""--fix replaces a file whole or not at all, and keeps all of it that is not repaired."""
+"""--fix replaces a file completely or not at all, and preserves everything that it does not fix."""
 
 from __future__ import annotations
 

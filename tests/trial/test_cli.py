@@ -76,7 +76,7 @@ def test_a_metric_is_named_by_pattern_tensorboard_tag_or_name(text, name, patter
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--budget", "soon", *COMMAND], "write 90s, 10m or 1h"),
         (["--min-effect", "2", *COMMAND], "write 3%"),
@@ -88,11 +88,11 @@ def test_a_metric_is_named_by_pattern_tensorboard_tag_or_name(text, name, patter
         ([], "give the training command"),
     ],
 )
-def test_rejects_malformed_options(words, said, started):
+def test_rejects_malformed_options(words, message, started):
     done = started(*words)
 
     assert done.exit_code == 2
-    assert said in done.output
+    assert message in done.output
 
 
 def test_the_newest_unfinished_tune_of_a_command_is_resumed(tmp_path):

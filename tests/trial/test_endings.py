@@ -20,23 +20,23 @@ def ends(*seconds: float) -> list[float]:
     return found
 
 
-TOLD = ProcessReport(
+REPORT = ProcessReport(
     schema=1, pid=1, rank=0, done=False, began=1.0, ends=tuple(ends(*[0.1] * 40)), marks=(), losses=(1.0,) * 40,
     readings=(), hardware="", host_mb=1.0, device_mb=None,
 )  # fmt: skip
 
 
-PROCESS = Process(report=TOLD, exit_code=0, ended_by_us=None, last_words=(), problem=None)
+PROCESS = Process(report=REPORT, exit_code=0, ended_by_us=None, last_words=(), problem=None)
 
 
 @pytest.mark.parametrize(
     ("change", "ended", "why"),
     [
         ({}, EndReason.MEASURED, ""),
-        ({"report": replace(TOLD, done=True), "ended_by_us": (EndReason.HUNG, "deaf")}, EndReason.MEASURED, ""),
-        ({"report": replace(TOLD, ends=TOLD.ends[:9])}, EndReason.TOO_SHORT, "after 9 steps"),
+        ({"report": replace(REPORT, done=True), "ended_by_us": (EndReason.HUNG, "deaf")}, EndReason.MEASURED, ""),
+        ({"report": replace(REPORT, ends=REPORT.ends[:9])}, EndReason.TOO_SHORT, "after 9 steps"),
         ({"report": None}, EndReason.NEVER_STEPPED, "without a training step"),
-        ({"report": replace(TOLD, losses=(1.0, math.nan), done=True)}, EndReason.NOT_A_NUMBER, "step 2"),
+        ({"report": replace(REPORT, losses=(1.0, math.nan), done=True)}, EndReason.NOT_A_NUMBER, "step 2"),
         ({"exit_code": -9}, EndReason.OUT_OF_MEMORY, "killed by the system"),
         (
             {"exit_code": 1, "last_words": ["torch.OutOfMemoryError: CUDA out of memory."]},

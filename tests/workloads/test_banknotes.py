@@ -36,7 +36,7 @@ def test_several_processes_draw_the_same_pictures(workload, folder, tmp_path) ->
     assert workload.cache.checksums(shared) == workload.cache.checksums(folder)
 
 
-def test_an_unknown_size_is_named_with_the_known_ones(workload, tmp_path) -> None:
+def test_an_unknown_size_is_rejected_with_the_known_ones(workload, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"'huge'.*tiny, small, report"):
         workload.data.ensure("huge", root=tmp_path)
 
@@ -96,7 +96,7 @@ def test_naive_reaches_its_target_in_two_phases(workload, naive_run) -> None:
 
 
 @pytest.mark.thorough
-def test_limit_trains_the_same_thing(workload, naive_run, common, capsys) -> None:
+def test_limit_trains_what_naive_trains(workload, naive_run, common, capsys) -> None:
     """Same batches in the same order: the first losses agree to rounding, which training then magnifies."""
     expected, _ = naive_run
     outcome = run_in_process(workload.limit.main, capsys, *common)
@@ -169,7 +169,7 @@ def test_a_picture_without_notes_has_a_finite_loss(workload) -> None:
     assert all(torch.isfinite(level.grad).all() for level in maps)
 
 
-def test_following_the_loss_finds_the_notes(workload) -> None:
+def test_minimising_the_loss_finds_the_notes(workload) -> None:
     """Decoding undoes what the loss asks for: maps trained on two notes decode to these two notes."""
     naive, metrics = workload.naive, workload.naive.metrics
     notes = torch.tensor([[0, 2, 0.5, 0.4, 0.5, 0.3], [0, 6, 0.3, 0.75, 0.42, 0.26]])
@@ -193,7 +193,7 @@ def test_complete_iou_of_known_boxes(workload) -> None:
     assert shifted.item() == pytest.approx(1 / 3 - 1 / 13, abs=1e-5)  # the hull is 3 by 2
 
 
-def test_pictures_cleaned_together_keep_what_each_keeps_alone(workload) -> None:
+def test_batched_suppression_keeps_the_boxes_kept_for_each_picture(workload) -> None:
     naive, metrics = workload.naive, workload.naive.metrics
     random = torch.Generator().manual_seed(0)
     low = torch.rand(4, 60, 2, generator=random) * 0.5
@@ -207,7 +207,7 @@ def test_pictures_cleaned_together_keep_what_each_keeps_alone(workload) -> None:
         assert np.array_equal(alone.boxes, boxes[number][together[number]].numpy())
 
 
-def test_mean_average_precision_of_a_case_counted_by_hand(workload) -> None:
+def test_mean_average_precision_matches_a_case_computed_by_hand(workload) -> None:
     """Class 0: hit, miss, hit of two notes: 1/2 * 1 + 1/2 * 2/3. Class 1: its one note is never found."""
     metrics = workload.naive.metrics
     first, second, nowhere = [0.0, 0.0, 0.2, 0.2], [0.5, 0.5, 0.9, 0.9], [0.3, 0.0, 0.4, 0.1]
@@ -217,7 +217,7 @@ def test_mean_average_precision_of_a_case_counted_by_hand(workload) -> None:
     assert metrics.mean_average_precision([found], [truth], 7) == pytest.approx(5 / 12)
 
 
-def test_a_note_is_found_once(workload) -> None:
+def test_a_note_counts_as_found_only_once(workload) -> None:
     box = np.array([[0.1, 0.1, 0.5, 0.5]])
     hits = workload.naive.metrics.match(np.repeat(box, 3, axis=0), box)
     assert hits.tolist() == [True, False, False]

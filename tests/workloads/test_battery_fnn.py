@@ -14,7 +14,7 @@ NAME = "battery_fnn"
 ENOUGH = ["--epochs", "4"]  # an honest run is well below its target by then; a broken one must not be
 
 
-def test_cycles_look_like_a_battery(workload, folder: Path) -> None:
+def test_cycles_look_like_those_of_a_battery(workload, folder: Path) -> None:
     for frame in workload.naive.load_cycles(folder / "train"):
         assert frame["voltage_v"].between(2.0, 4.5).all()
         assert frame["temperature_c"].between(-5, 60).all()
@@ -65,7 +65,7 @@ def test_the_limit_reaches_the_target(workload, common, capsys) -> None:
     assert outcome.metrics[-1] == pytest.approx(outcome.final, abs=2e-4)  # its own fast metric is the same one
 
 
-def test_the_limit_trains_the_same_thing(workload, common, capsys, monkeypatch) -> None:
+def test_the_limit_trains_what_naive_trains(workload, common, capsys, monkeypatch) -> None:
     in_order(monkeypatch, workload)
     naive = run_in_process(workload.naive.main, capsys, *common, "--epochs", "2")
     limit = run_in_process(workload.limit.main, capsys, *common, "--epochs", "2")
@@ -73,7 +73,7 @@ def test_the_limit_trains_the_same_thing(workload, common, capsys, monkeypatch) 
     assert limit.final == pytest.approx(naive.final, abs=2e-3)
 
 
-def test_rows_are_the_rows_of_the_cycles(workload, folder: Path) -> None:
+def test_resident_rows_match_the_cycles(workload, folder: Path) -> None:
     settings = replace(workload.naive.defaults("tiny"), batch_size=1)
     campaign = workload.data.SIZES["tiny"]
     train, valid = workload.naive.build_datasets(folder, settings)

@@ -14,7 +14,7 @@ NAME = "battery_lstm"
 ENOUGH = ["--epochs", "4"]  # an honest run is well below its target by then; a broken one must not be
 
 
-def test_cycles_look_like_a_battery(workload, folder: Path) -> None:
+def test_cycles_look_like_those_of_a_battery(workload, folder: Path) -> None:
     for frame in workload.naive.load_cycles(folder / "train"):
         assert frame["voltage_v"].between(2.0, 4.5).all()
         assert frame["temperature_c"].between(-5, 60).all()
@@ -66,7 +66,7 @@ def test_the_limit_reaches_the_target(workload, common, capsys) -> None:
     assert outcome.metrics[-1] == pytest.approx(outcome.final, abs=2e-4)  # its own fast metric is the same one
 
 
-def test_the_limit_trains_the_same_thing(workload, common, capsys, monkeypatch) -> None:
+def test_the_limit_trains_what_naive_trains(workload, common, capsys, monkeypatch) -> None:
     in_order(monkeypatch, workload)
     naive = run_in_process(workload.naive.main, capsys, *common, "--epochs", "2")
     limit = run_in_process(workload.limit.main, capsys, *common, "--epochs", "2")
@@ -74,7 +74,7 @@ def test_the_limit_trains_the_same_thing(workload, common, capsys, monkeypatch) 
     assert limit.final == pytest.approx(naive.final, abs=2e-3)
 
 
-def test_resident_windows_are_the_windows_of_the_naive_dataset(workload, folder: Path) -> None:
+def test_resident_windows_match_the_naive_dataset(workload, folder: Path) -> None:
     settings = workload.naive.defaults("tiny")
     frames, _ = workload.naive.normalised_cycles(folder)
     naive = workload.naive.window_dataset(frames, settings.lookback)
@@ -93,12 +93,12 @@ def test_validation_cycles_are_not_trained_on(workload, folder: Path) -> None:
 
 @pytest.mark.parametrize("script", ["naive", "limit"])
 @pytest.mark.thorough
-def test_the_gated_cell_learns_too(workload, common, capsys, script: str) -> None:
+def test_the_gru_learns_too(workload, common, capsys, script: str) -> None:
     outcome = run_in_process(getattr(workload, script).main, capsys, *common, "--cell", "gru", *ENOUGH)
     assert outcome.reached
 
 
-def test_mixed_precision_is_refused_without_a_gpu(workload, common, capsys) -> None:
+def test_rejects_mixed_precision_without_a_gpu(workload, common, capsys) -> None:
     with pytest.raises(SystemExit):
         workload.naive.main([*common, "--mixed-precision"])
     assert "--mixed-precision needs a CUDA device" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from workload_modules import in_order, outcome_of, run_in_process, run_script, w
 NAME = "bloom"
 
 
-def test_a_filter_holds_the_bits_of_every_two_gram_and_no_other(workload, folder: Path) -> None:
+def test_a_filter_has_the_bits_of_its_two_grams_and_no_others(workload, folder: Path) -> None:
     people = workload.naive.load_people(folder)
     for person in people.head(50).itertuples():
         two_grams = workload.naive.extract_two_grams(person.given_name + person.surname + person.birth_date)
@@ -19,7 +19,7 @@ def test_a_filter_holds_the_bits_of_every_two_gram_and_no_other(workload, folder
         assert {place for place, bit in enumerate(person.bloomfilter) if bit == "1"} == bits
 
 
-def test_names_are_words_and_dates_are_dates(workload, folder: Path) -> None:
+def test_names_and_dates_are_well_formed(workload, folder: Path) -> None:
     people = workload.naive.load_people(folder)
     assert people["given_name"].str.fullmatch("[a-z]{3,12}").all()
     assert people["surname"].str.fullmatch("[a-z]{3,12}").all()
@@ -73,7 +73,7 @@ def test_the_limit_reaches_the_target(workload, common, capsys) -> None:
     assert outcome.metrics[-1] == pytest.approx(outcome.final, abs=2e-4)  # its own fast metric is the same one
 
 
-def test_the_limit_trains_the_same_thing(workload, common, capsys, monkeypatch) -> None:
+def test_the_limit_trains_what_naive_trains(workload, common, capsys, monkeypatch) -> None:
     in_order(monkeypatch, workload)
     naive = run_in_process(workload.naive.main, capsys, *common, "--epochs", "2")
     limit = run_in_process(workload.limit.main, capsys, *common, "--epochs", "2")
@@ -81,7 +81,7 @@ def test_the_limit_trains_the_same_thing(workload, common, capsys, monkeypatch) 
     assert limit.final == pytest.approx(naive.final, abs=2e-3)
 
 
-def test_resident_people_are_those_of_the_naive_dataset(workload, folder: Path) -> None:
+def test_resident_people_match_the_naive_dataset(workload, folder: Path) -> None:
     naive_parts = workload.naive.build_datasets(folder, workload.naive.defaults("tiny"))
     for naive, resident in zip(naive_parts, workload.limit.load_people(folder), strict=True):
         assert torch.equal(resident.bits, torch.stack(naive.bit_tensors))
@@ -89,7 +89,7 @@ def test_resident_people_are_those_of_the_naive_dataset(workload, folder: Path) 
         assert resident.uids.tolist() == naive.uids
 
 
-def test_dice_counts_what_was_found_and_what_was_made_up(workload) -> None:
+def test_dice_counts_hits_and_false_alarms(workload) -> None:
     dice = workload.naive.dice
     assert dice({"an", "nn"}, {"an", "nn"}) == 1.0
     assert dice({"an"}, {"an", "nn", "na"}) == 0.5

@@ -63,7 +63,7 @@ def start_builder(folder: Path, calls: Path, pause: float) -> subprocess.Popen[s
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
 
 
-def test_data_is_built_once_and_found_again(cache, counted_build, tmp_path: Path) -> None:
+def test_data_is_built_once_and_reused(cache, counted_build, tmp_path: Path) -> None:
     calls, build = counted_build
     folder = tmp_path / "leak" / "tiny"
     assert cache.make_once(folder, build, 1) == folder
@@ -131,7 +131,7 @@ def test_a_killed_build_is_never_read_and_is_cleaned_up(cache, counted_build, tm
     assert set(cache.checksums(folder)) == {"train/rows.csv", "labels.csv"}
 
 
-def test_two_processes_at_once_build_once(tmp_path: Path) -> None:
+def test_two_concurrent_processes_build_once(tmp_path: Path) -> None:
     folder, record = tmp_path / "leak" / "tiny", tmp_path / "calls"
     builders = [start_builder(folder, record, pause=0.5) for _ in range(3)]
     printed = [builder.communicate(timeout=60)[0].strip() for builder in builders]
@@ -139,7 +139,7 @@ def test_two_processes_at_once_build_once(tmp_path: Path) -> None:
     assert record.read_text() == "built\n"
 
 
-def test_a_full_disk_is_said_in_one_line_before_anything_is_built(cache, counted_build, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line_before_anything_is_built(cache, counted_build, tmp_path: Path) -> None:
     calls, build = counted_build
     with pytest.raises(cache.NotEnoughDisk, match="HOTLAP_DATA") as caught:
         cache.make_once(tmp_path / "leak" / "tiny", build, 1 << 60)

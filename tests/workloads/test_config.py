@@ -25,7 +25,7 @@ def understood(workload: Workload, folder: Path, *words: str):
     return settings, workload.fast.training_of(settings, given, CPU).recipe()
 
 
-def test_a_template_gives_the_model_and_the_training(tmp_path) -> None:
+def test_a_template_sets_the_model_and_the_training(tmp_path) -> None:
     settings, recipe = understood(load_workload("battery_lstm"), tmp_path, "--config", "gru")
     assert (settings.cell, settings.lookback, settings.hidden, settings.layers) == ("gru", 150, 64, 1)
     assert (recipe.batch_size, recipe.clip, recipe.evaluation_batch, settings.epochs) == (256, 0.5, None, 3)
@@ -33,7 +33,7 @@ def test_a_template_gives_the_model_and_the_training(tmp_path) -> None:
     assert (settings.hidden, settings.layers, recipe.batch_size, recipe.clip) == (512, 2, 32, None)
 
 
-def test_options_beside_a_configuration_win_and_without_one_nothing_changes(tmp_path) -> None:
+def test_options_override_the_configuration_and_defaults_apply_without_one(tmp_path) -> None:
     workload = load_workload("battery_lstm")
     options = ["--batch", "7", "--lookback=9", "--epochs", "2"]
     settings, recipe = understood(workload, tmp_path, *options, "--config", "lstm-small-memory", "--seed", "5")
@@ -43,7 +43,7 @@ def test_options_beside_a_configuration_win_and_without_one_nothing_changes(tmp_
     assert (recipe.batch_size, recipe.clip, recipe.evaluation_batch, recipe.precision) == (64, 0.5, 2048, "tf32")
 
 
-def test_all_of_a_file_reaches_the_recipe(tmp_path, capsys) -> None:
+def test_every_field_of_a_file_reaches_the_recipe(tmp_path, capsys) -> None:
     lines = (
         'clip = "none"\nema = 0.9\naccumulate = 2\nwarmup = 3\nschedule = "cosine"\nprecision = "bf16"\npatience = 4'
     )
@@ -62,7 +62,7 @@ def test_all_of_a_file_reaches_the_recipe(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--config", "lstn"], "lstn is neither a file nor a template; templates are lstm, lstm-small-memory, gru"),
         (["--config", "bloom"], "bloom: template bloom is for another pipeline; use lstm or lstm-small-memory or gru"),
@@ -70,15 +70,15 @@ def test_all_of_a_file_reaches_the_recipe(tmp_path, capsys) -> None:
         (["--config"], "expected one argument"),
     ],
 )
-def test_a_configuration_that_is_not_there_is_said(words, said, capsys) -> None:
+def test_reports_a_missing_configuration(words, message, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         load_workload("battery_lstm").fast.main(words)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('template = "lstm"\n[training]\nbatch_sise = 3', "training.batch_sise; did you mean training.batch_size?"),
         ('template = "lstm"\n[training]\nbatch_size = 0', "training.batch_size = 0 is out of range"),
@@ -86,14 +86,14 @@ def test_a_configuration_that_is_not_there_is_said(words, said, capsys) -> None:
         ("[training]\nepochs = 3", "template is missing; begin with template = one of"),
     ],
 )
-def test_a_file_that_is_wrong_is_said_with_its_key(text, said, tmp_path, capsys) -> None:
+def test_reports_a_wrong_file_with_its_key(text, message, tmp_path, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         load_workload("battery_lstm").fast.main(["--config", written(tmp_path, text)])
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_what_the_pipeline_cannot_do_is_refused_or_said(tmp_path, capsys) -> None:
+def test_unsupported_fields_are_rejected_or_reported(tmp_path, capsys) -> None:
     workload = load_workload("battery_lstm")
     with pytest.raises(SystemExit) as ended:
         workload.fast.main(["--config", written(tmp_path, 'template = "lstm"\n[model]\ndropout = 0.2')])
@@ -103,7 +103,7 @@ def test_what_the_pipeline_cannot_do_is_refused_or_said(tmp_path, capsys) -> Non
     assert "loading.threads, loading.ahead: not used" in capsys.readouterr().err
 
 
-def test_help_tells_of_it(capsys) -> None:
+def test_help_describes_the_configuration(capsys) -> None:
     for name in ("battery_lstm", "leak"):
         with pytest.raises(SystemExit) as ended:
             load_workload(name).fast.main(["--help"])
@@ -122,7 +122,7 @@ def handed_over(workload: Workload, monkeypatch, folder: Path, *words: str):
     return settings, workload.fast.training_of(settings, arguments, given, CPU)
 
 
-def test_phases_and_a_detector_from_a_file(tmp_path, monkeypatch) -> None:
+def test_a_file_sets_the_phases_and_the_detector(tmp_path, monkeypatch) -> None:
     text = 'template = "banknotes"\n[model]\nwidth = 0.25\n[training]\nfrozen_epochs = 2\nschedule = "none"\n'
     words = ("--config", written(tmp_path, text), "--epochs", "5", "--full-learning-rate", "0.5")
     workload = load_workload("banknotes")
@@ -147,7 +147,7 @@ def test_without_a_file_the_phases_are_those_of_the_naive_script(tmp_path, monke
             assert rate == pytest.approx(workload.naive.learning_rate_at(own, epoch))
 
 
-def test_flags_of_leak_win_over_its_template(tmp_path, monkeypatch) -> None:
+def test_flags_of_leak_override_its_template(tmp_path, monkeypatch) -> None:
     workload = load_workload("leak")
     settings, training = handed_over(workload, monkeypatch, tmp_path, "--config", "leak")
     assert (settings.batch_size, training.evaluation_batch, training.compile) == (5632, 2048, "auto")

@@ -18,9 +18,7 @@ def test_every_folder_with_a_naive_script_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_seed_gives_the_same_bytes_and_another_gives_others(
-    name: str, data_root: Path, tmp_path: Path
-) -> None:
+def test_a_seed_determines_the_bytes_of_the_data(name: str, data_root: Path, tmp_path: Path) -> None:
     workload = load_workload(name)
     first, again = (workload.data.ensure("tiny", seed=0, root=root) for root in (data_root, tmp_path))
     same = workload.cache.checksums(first)
@@ -31,7 +29,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_gives_others(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_torn_files_are_made_again(name: str, data_root: Path, tmp_path: Path) -> None:
+def test_truncated_files_are_generated_again(name: str, data_root: Path, tmp_path: Path) -> None:
     workload = load_workload(name)
     folder = workload.data.default_folder("tiny", root=tmp_path)
     shutil.copytree(workload.data.ensure("tiny", root=data_root), folder)
@@ -54,7 +52,7 @@ def test_the_engine_reaches_the_target_of_the_naive_script(name, data_root, tmp_
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_engine_tells_preparing_and_evaluating_apart_from_training(name, capsys) -> None:
+def test_the_engine_reports_preparing_and_evaluating_separately_from_training(name, capsys) -> None:
     workload = load_workload(name)
     scores = {workload.naive.METRIC: 0.5, "accuracy": 0.5, "file_f1": 0.5}
     workload.fast.tell(EpochRecord(4, 0.25, scores, 1.5, 0.125, 2.75, rows=10, steps=4, learning_rate=0.1))

@@ -28,7 +28,7 @@ def naive_run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[O
     return outcome_of((out / "printed.txt").read_text()), out
 
 
-def test_an_unknown_size_is_named_with_the_known_ones(workload, tmp_path) -> None:
+def test_an_unknown_size_is_rejected_with_the_known_ones(workload, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"'huge'.*tiny, small, report"):
         workload.data.ensure("huge", root=tmp_path)
 
@@ -44,7 +44,7 @@ def test_the_files_have_the_shape_of_the_report_and_all_classes(workload, folder
         assert np.isfinite(file["mel"][:]).all()
 
 
-def test_every_mel_band_hears_something(workload) -> None:
+def test_every_mel_band_contains_energy(workload) -> None:
     filters = workload.data.audio.mel_matrix()
     assert (filters.sum(dim=0) > 0).all()
     centres = (filters / filters.sum(dim=0)).T @ torch.arange(len(filters), dtype=torch.float32)
@@ -62,7 +62,7 @@ def test_naive_reaches_its_target(workload, naive_run) -> None:
     assert outcome.losses[-1] < outcome.losses[0] / 3
 
 
-def test_limit_trains_the_same_thing(workload, naive_run, common, capsys) -> None:
+def test_limit_trains_what_naive_trains(workload, naive_run, common, capsys) -> None:
     """Same batches in the same order: the losses agree to rounding, and so does the quality."""
     expected, _ = naive_run
     outcome = run_in_process(workload.limit.main, capsys, *common)
@@ -93,7 +93,7 @@ def test_dropped_gradients_miss_the_target(workload, common, capsys, monkeypatch
     assert outcome.final < workload.naive.TARGETS["tiny"] - 0.15
 
 
-def test_a_resumed_run_ends_where_the_whole_one_does(workload, folder, tmp_path, capsys) -> None:
+def test_a_resumed_run_ends_like_an_uninterrupted_one(workload, folder, tmp_path, capsys) -> None:
     common = ["--size", "tiny", "--device", "cpu", "--data", str(folder), "--out"]
     run_in_process(workload.naive.main, capsys, *common, str(tmp_path / "whole"), "--epochs", "2")
     run_in_process(workload.naive.main, capsys, *common, str(tmp_path / "parts"), "--epochs", "1")
@@ -116,7 +116,7 @@ def test_limit_resumes_a_run_that_naive_began(workload, naive_run, common, tmp_p
     assert f"\nepoch {epochs + 1} " in capsys.readouterr().out
 
 
-def test_resume_without_a_run_says_what_to_do(workload, common) -> None:
+def test_resuming_without_a_run_says_what_to_do(workload, common) -> None:
     with pytest.raises(SystemExit, match="does not exist; run once without --resume first"):
         workload.naive.main([*common, "--resume"])
     with pytest.raises(SystemExit, match="add --out DIR"):
@@ -149,7 +149,7 @@ def leak_logits_median(model: torch.nn.Module, valid) -> torch.Tensor:
     return (model(mel)[1] - model.leak_head.bias).median()
 
 
-def test_f1_counts_right(workload) -> None:
+def test_f1_is_computed_correctly(workload) -> None:
     f1_score = workload.naive.evaluation.f1_score
     assert f1_score(8, 2, 2) == pytest.approx(0.8)
     assert f1_score(0, 0, 5) == 0.0

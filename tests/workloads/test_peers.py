@@ -70,7 +70,9 @@ def test_peers_train_what_naive_trains(name: str, data_root: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_in_the_same_order_the_losses_agree(framework: str, data_root: Path, tmp_path: Path, capsys, monkeypatch):
+def test_the_losses_agree_in_the_same_order_of_samples(
+    framework: str, data_root: Path, tmp_path: Path, capsys, monkeypatch
+):
     arguments = [*arguments_for("battery_fnn", data_root, tmp_path), "--epochs", "2"]
     workload = load_workload("battery_fnn")
     without_shuffling(monkeypatch, workload.naive)
@@ -92,7 +94,7 @@ def test_the_script_runs_from_any_folder_with_workers(data_root: Path, tmp_path:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_missing_framework_is_named_with_what_to_type(framework: str, tmp_path: Path) -> None:
+def test_a_missing_framework_is_reported_with_the_command_to_type(framework: str, tmp_path: Path) -> None:
     script = WORKLOADS / f"peer_{framework}.py"
     without = tmp_path / "without.py"
     without.write_text(
@@ -118,7 +120,7 @@ def test_every_workload_has_a_recipe_and_settings_for_both_devices(peer) -> None
     assert set(peer.RECIPES) == set(peer.FASTEST["cpu"]) == set(peer.FASTEST["cuda"]) == set(NAMES)
 
 
-def test_phases_freeze_and_slow_down_as_in_naive(peer, data_root: Path) -> None:
+def test_phases_freeze_and_schedule_as_in_naive(peer, data_root: Path) -> None:
     naive = peer.load_naive("banknotes")
     settings = naive.defaults("tiny")
     folder = naive.data.ensure("tiny", root=data_root)
@@ -137,7 +139,7 @@ def test_phases_freeze_and_slow_down_as_in_naive(peer, data_root: Path) -> None:
             schedule.step()
 
 
-def test_what_is_named_wins_over_the_table(peer) -> None:
+def test_options_override_the_table(peer) -> None:
     parser = peer.build_parser("Lightning")
     chosen = parser.parse_args("leak --device cuda --precision 32 --compile --workers 3".split())
     assert peer.speed_from(chosen) == peer.Speed("32", compile=True, workers=3)
@@ -152,7 +154,7 @@ def test_workers_leave_room_for_the_process_they_feed(peer, monkeypatch, cores: 
     assert peer.workers_from_cores() == workers
 
 
-def test_the_sweep_writes_every_epoch_and_goes_on_past_a_failure(data_root: Path, tmp_path: Path) -> None:
+def test_the_sweep_records_every_epoch_and_continues_after_a_failure(data_root: Path, tmp_path: Path) -> None:
     out = tmp_path / "settings.json"
     script = REPOSITORY / "benchmarks" / "training" / "peer_settings.py"
     options = "--workloads battery_fnn --frameworks accelerate --size tiny --epochs 2 --precision 32 --compile no"

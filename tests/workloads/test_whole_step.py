@@ -60,7 +60,7 @@ def test_fewer_samples_than_a_batch_make_one_step(whole_step) -> None:
     assert seen == [[0, 1, 2, 3, 4]]
 
 
-def test_preparing_leaves_no_trace_and_moves_nothing(whole_step) -> None:
+def test_restoring_a_snapshot_leaves_no_trace_and_moves_no_tensor(whole_step) -> None:
     """What a warm-up changes is put back in place: weights, running means, and moments of a run taken up again."""
     step = build(whole_step, 16, 8, [])
     step.epoch(torch.arange(16))
@@ -75,7 +75,7 @@ def test_preparing_leaves_no_trace_and_moves_nothing(whole_step) -> None:
     assert [tensor.data_ptr() for tensor in tensors] == addresses
 
 
-def test_moments_that_only_the_warm_up_made_go_back_to_zero(whole_step) -> None:
+def test_moments_created_by_the_warm_up_are_reset_to_zero(whole_step) -> None:
     step = build(whole_step, 16, 8, [])
     snapshot = step._snapshot()
     step._full_step()
@@ -84,7 +84,7 @@ def test_moments_that_only_the_warm_up_made_go_back_to_zero(whole_step) -> None:
     assert not any(moment.any() for moment in step._moments().values())
 
 
-def test_a_new_rate_reaches_the_next_step(whole_step) -> None:
+def test_a_new_learning_rate_applies_to_the_next_step(whole_step) -> None:
     step = build(whole_step, 8, 8, [])
     whole_step.set_learning_rate(step.optimizer, 0.0)
     before = [parameter.clone() for parameter in step.parameters]

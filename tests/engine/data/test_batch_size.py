@@ -1,4 +1,4 @@
-"""Batch sizes are tried with whole training steps on copies, and the report says what a change would mean."""
+"""Batch sizes are measured by whole training steps on copies, and the report says what a change would mean."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_memory_counts_weights_gradients_moments_and_activations():
     model, optimizer, source = parts()
     small, large = measure_batch_sizes(model, optimizer, step, source, 16, [16, 256], seconds=0.001).measured
     weights = sum(p.numel() * 4 for p in model.parameters())
-    assert small.memory > 4 * weights  # with a gradient and two moments each
+    assert small.memory > 4 * weights  # each weight has a gradient and two moments
     growth = (large.memory - small.memory) / (256 - 16)
     assert 4 * (8 + 1 + 64) < growth < 4 * (8 + 1 + 64) * 5  # the batch, and a few activations of 64
 

@@ -1,4 +1,4 @@
-"""The cache gives back what was made, makes anew what changed or is damaged, and is safe for several at once."""
+"""The cache returns what was computed, recomputes what changed or is damaged, and is safe under concurrency."""
 
 import multiprocessing
 import os
@@ -45,7 +45,7 @@ def test_a_cached_result_is_read_the_second_time(cache, text):
     again = made(cache, text)
     assert again.tolist() == [2, 4, 6]
     assert list(CALLS) == [2]
-    torch.from_numpy(again)[0] = 9  # memory of its own: what is on disk stays
+    torch.from_numpy(again)[0] = 9  # the array has its own memory: the file stays unchanged
     assert made(cache, text).tolist() == [2, 4, 6]
 
 

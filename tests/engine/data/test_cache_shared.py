@@ -1,4 +1,4 @@
-"""A cache that several processes fill, read and prune at the same time hands out whole entries only."""
+"""A cache that several processes fill, read and prune at the same time returns only complete entries."""
 
 import logging
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Configurations: templates of the reports, files on top of them, and an error that names file, key and remedy."""
+"""Configurations: templates of the reports, files that override them, and errors that name file, key and remedy."""
 
 import json
 import sys

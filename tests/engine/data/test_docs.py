@@ -1,4 +1,4 @@
-"""The examples of docs/engine-data.md and docs/engine-recurrent.md run as they stand."""
+"""The examples in docs/engine-data.md and docs/engine-recurrent.md run as written."""
 
 import re
 from pathlib import Path

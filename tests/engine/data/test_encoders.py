@@ -1,4 +1,4 @@
-"""Text becomes tensors with the numbers the per-row pandas way gives, and wrong text is refused with its row."""
+"""Text is encoded to the same numbers as row by row in pandas, and bad text is rejected with its row."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Recurrent state as declared: zero for shuffled windows, carried for windows that follow each other."""
+"""Recurrent state is as declared: zero for shuffled windows, carried between windows that follow each other."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_zero_state_gives_what_torch_gives_for_zeros(cell):
     zeros = torch.zeros(2, 4, 5)
     expected, _ = layers.layers(window, (zeros, zeros) if cell == "lstm" else zeros)
     assert torch.equal(layers(window), expected[:, -1])
-    assert torch.equal(Recurrent.forward(layers, window), layers(window))  # nothing is left from the call before
+    assert torch.equal(Recurrent.forward(layers, window), layers(window))  # the previous call left no state
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

@@ -1,4 +1,4 @@
-"""LSTM and GRU computed on the CPU by the engine: torch's numbers, torch's parameters, torch's path for the rest."""
+"""The engine's LSTM and GRU for the CPU: torch's results and parameters, and torch itself for unsupported cases."""
 
 import copy
 import pickle

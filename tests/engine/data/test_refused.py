@@ -1,4 +1,4 @@
-"""Data that would be changed without a word is refused, in a sentence that says what to give instead."""
+"""Data that would be silently changed is rejected, with an error that says what to give instead."""
 
 import numpy as np
 import pandas as pd
@@ -101,7 +101,7 @@ TABLE, LABELS = torch.arange(30.0).view(10, 3), torch.arange(10)
 
 
 class Halves:
-    """A source of the user's own whose batches have other sizes than asked for."""
+    """A custom source whose batches have fewer rows than requested."""
 
     rows, device = 10, CPU
 

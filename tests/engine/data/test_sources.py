@@ -1,4 +1,4 @@
-"""Resident sources: a batch holds the rows its index names, whatever the source is made of."""
+"""A batch of a resident source holds the rows that its index names, whatever the source is made of."""
 
 import numpy as np
 import pytest

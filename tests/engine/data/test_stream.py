@@ -1,4 +1,4 @@
-"""Streamed data: the rows asked for in the order asked for, bounded memory, errors with file and row, clean ends."""
+"""Streamed data: the requested rows in order, bounded memory, errors that name file and row, no threads left over."""
 
 import threading
 import time
@@ -122,7 +122,7 @@ def test_a_stream_casts_on_the_device_and_takes_subsets_and_maps():
 
 
 class Watched:
-    """A reader that counts, waits and fails as told."""
+    """A reader that counts, waits and fails as configured."""
 
     columns = (Column((), np.dtype(np.int64)),)
 
@@ -327,7 +327,7 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(monkeypatch, 
 
 
 class LateCopy:
-    """An event and the copy it stands for, which reads its host memory only when somebody waits for it."""
+    """An event and its copy, which reads the host memory only when somebody waits for it."""
 
     def __init__(self, place, rows):
         self.place, self.rows, self.queries = place, rows, 0
@@ -356,7 +356,7 @@ class OneStream:
 
 @pytest.fixture
 def late_copies(monkeypatch):
-    """The device's side of a stream on the CPU: copies that read their pinned memory as late as they may."""
+    """The device's side of a stream, on the CPU: copies read their pinned memory as late as allowed."""
     from hotlap.engine.data import stream
 
     made = []

@@ -1,4 +1,4 @@
-"""Readers by memory tier, never more threads than cores, never more batches than a quarter of the memory."""
+"""The number of readers follows the memory; threads never exceed the cores, nor batches a quarter of the memory."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A layer of ours beside torch.nn's in float64: outputs, final states and all gradients."""
+"""Compares a layer of ours with torch.nn's in float64: outputs, final states and all gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = {"lstm": (ours.LSTM, torch.nn.LSTM), "gru": (ours.GRU, torch.nn.GRU)}
 
 
 def pair(kind, *sizes, **options):
-    """Ours and torch.nn's with the same weights; torch.nn's in float64."""
+    """Our layer and torch.nn's with the same weights, the latter in float64."""
     mine, theirs = KINDS[kind]
     layer = mine(*sizes, **options)
     reference = theirs(*sizes, **options)
@@ -22,7 +22,7 @@ def pair(kind, *sizes, **options):
 
 
 def states(kind, layer, batch):
-    """Initial states, or the one of a GRU."""
+    """The initial states of an LSTM, or the one state of a GRU."""
     shape = (layer.num_layers * (2 if layer.bidirectional else 1), *batch, layer.hidden_size)
     made = tuple(torch.randn(shape) for _ in range(2 if kind == "lstm" else 1))
     return made if kind == "lstm" else made[0]
@@ -33,7 +33,7 @@ def leaves(x, hx):
 
 
 def outcome(layer, x, hx):
-    """All outputs, then gradients of inputs, states and weights for fixed weights of the outputs."""
+    """All outputs, and the gradients of inputs, states and weights under a fixed weighting of the outputs."""
     x = x.detach().clone().requires_grad_()
     hx = None if hx is None else tuple(state.detach().clone().requires_grad_() for state in leaves(x, hx)[1:])
     y, last = layer(x, hx if hx is None or len(hx) == 2 else hx[0])

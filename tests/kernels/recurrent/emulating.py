@@ -1,4 +1,4 @@
-"""The CUDA kernels' very source, compiled for the CPU by the C++ compiler and run thread by thread."""
+"""Compiles the CUDA kernels' own source for the CPU with the C++ compiler, and runs it thread by thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def library(found: cuda_recurrence.Laid) -> ctypes.CDLL:
 
 @cache
 def compiled(sources: tuple[Path, ...], defines: tuple[str, ...]) -> ctypes.CDLL:
-    """Once, and kept for the next run, by content."""
+    """Compile once per content; the library is stored for later runs."""
     paths = (HERE / "emulator.cpp", *sources, HERE / "emulated.cpp")
     entry = "".join(f'#include "{path}"\n' for path in paths)
     parts = (*(path.read_text() for path in paths), *defines)
@@ -55,7 +55,7 @@ class Kernel:
 
 
 def on_cpu(monkeypatch, round_to_tf32=False):
-    """All kernels of this test run here."""
+    """Run all kernels of this test on the CPU."""
     monkeypatch.setattr(plans, "kernel", partial(Kernel, round_to_tf32=round_to_tf32))
     monkeypatch.setattr(plans, "stream_of", lambda device: 0)
     plans.planned.cache_clear()

@@ -1,4 +1,4 @@
-"""Triton's kernels against torch.nn on tiny shapes; run with TRITON_INTERPRET=1."""
+"""Compares Triton's kernels with torch.nn on tiny shapes; run it with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A variant is used only where it computes what torch.nn does; cuDNN's own rounding is no reason against it."""
+"""A variant is used only where it agrees with torch.nn; cuDNN's own rounding does not count against it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
 
 
 def off(results, by):
-    """The same results, but one element of the recurrent weights' gradient."""
+    """The same results except for one element of the gradient of the recurrent weights."""
     y, of_x, of_h, *others = (result.detach().clone() for result in results)
     of_h.view(-1)[0] += by * of_h.abs().max()
     return [y, of_x, of_h, *others]
@@ -30,7 +30,7 @@ def nothing(results):
 
 @pytest.fixture
 def ways(monkeypatch):
-    """How far from right each variant is, and cuDNN; a function makes of right results what it likes."""
+    """Sets how far each variant and cuDNN are off; a function may instead replace the right results."""
     by_torch = probe.by_torch
     monkeypatch.setattr(agreement, "_said", set())
 
@@ -78,7 +78,7 @@ def test_rejects_a_wrong_kernel_however_wrong(kind, wrong, cudnn, ways):
 
 @kinds
 def test_float64_decides_once_where_cudnn_is_off(kind, ways, caplog):
-    """cuDNN may be off by 0.01 here; who is no further from float64 is as good, and who is further is not."""
+    """cuDNN is off by 0.01 here; variants no further from float64 are accepted, those further away are not."""
     key = replace(KEY, kind=kind)
     ways.cudnn, ways.ours = 0.01, {str(OTHER): -0.008, str(THIRD): -0.012}
     with caplog.at_level(logging.DEBUG):
@@ -130,7 +130,7 @@ def test_without_gradients_only_outputs_are_compared(ways):
 
 
 def test_exact_layers_have_a_tighter_limit(ways, monkeypatch):
-    """Unless what they are compared with is rounded to TF32: precision="ieee" is of one layer."""
+    """The limit is wider where cuDNN rounds to TF32, since precision="ieee" concerns only the one layer."""
     monkeypatch.setattr(agreement, "cudnn_uses_tf32", lambda: False)
     ways.ours = {str(ONE): 5e-4}
     assert ways.agreeing(replace(KEY, exact=True), ONE) == []
@@ -151,7 +151,7 @@ def test_the_limit_follows_precision_depth_and_shape(monkeypatch):
 
 @kinds
 def test_the_probe_layer_does_not_magnify_rounding(kind):
-    """With weights that grew from -0.1 to 0.1 it did: an LSTM's float32 was 5e-4 from float64, after 200 steps 0.7."""
+    """Weights from -0.1 to 0.1 in order did: an LSTM's float32 was 5e-4 from float64, and 0.7 after 200 steps."""
     key = replace(KEY, kind=kind, batch=2, steps=40, features=64, hidden=256, layers=3)
     layer, x, dy = probe.made(key, "cpu")
     exact = probe.in_float64(key, layer, x, dy)

@@ -1,4 +1,4 @@
-"""recurrent.py of the benchmarks in several calls: each shape once, and nothing mixed that is not comparable."""
+"""recurrent.py of the benchmarks measures each shape once over several calls and never mixes incomparable results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPEEDS = {"lstm": 2.0, "gru": 8.0}
 
 @pytest.fixture
 def bench(monkeypatch):
-    """The script, with shapes that take no time and are as much faster as their kind."""
+    """The script with an instant measurement, whose speedup depends only on the kind of layer."""
     monkeypatch.syspath_prepend(str(BENCHMARKS / "recurrent"))
     import recurrent
     import recurrent_cases

@@ -1,4 +1,4 @@
-"""recurrent_kernels.py of the benchmarks on the CPU: each piece of a pass is run and reported, and plans stay."""
+"""recurrent_kernels.py of the benchmarks, on the CPU: each piece of a pass is timed, and plans are restored."""
 
 from __future__ import annotations
 

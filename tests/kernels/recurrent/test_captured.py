@@ -1,4 +1,4 @@
-"""In which order a training measures its recurrent layers and captures its step: what is captured are the kernels."""
+"""A training measures its recurrent layers before it captures its step, so that the capture holds the kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Model(nn.Module):
 
 
 class Capturing(EmulatedRecorder):
-    """Tells when it records."""
+    """A recorder that notes when it records."""
 
     def __init__(self, events):
         super().__init__()
@@ -53,7 +53,7 @@ class Capturing(EmulatedRecorder):
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    """Layers count as if they were on a GPU; the same algorithm in plain torch stands in for its kernels."""
+    """Treats layers as if they were on a GPU, with the same algorithm in plain torch in place of the kernels."""
     events = []
     recorder = Capturing(events)
     forward = recurrence_steps.forward
@@ -79,7 +79,7 @@ def gpu(monkeypatch, tmp_path):
 
 
 def test_a_training_measures_each_shape_before_its_capture_and_captures_the_winner(gpu, monkeypatch):
-    """Full batches of 16 and the last one of 8."""
+    """There are full batches of 16 and a last one of 8."""
     _, history = fitted(1, train=ROWS, valid=ROWS, recorder=gpu, monkeypatch=monkeypatch, model=Model, graph="on")
     assert history.mode == "one CUDA graph"
     for batch in (16, 8):
@@ -116,7 +116,7 @@ def test_only_plain_layers_are_replaced():
     assert list(model.state_dict()) == list(before)
 
 
-# An untouched program, with the entries of `hotlap run --with recurrent-kernels`
+# An unmodified program under the entries of `hotlap run --with recurrent-kernels`
 
 
 class Series(nn.Module):
@@ -130,7 +130,7 @@ class Series(nn.Module):
 
 @pytest.fixture
 def at_work(gpu, monkeypatch):
-    """recurrent-kernels, then cuda-graphs, in the order of the plan."""
+    """Applies recurrent-kernels and then cuda-graphs, in the order of the plan."""
     swapping = importlib.import_module("hotlap.catalog.recurrent_kernels.apply")
     monkeypatch.setattr(swapping, "on_gpu", lambda _: True)
     every = entries()

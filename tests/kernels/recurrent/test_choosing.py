@@ -1,4 +1,4 @@
-"""Which way a layer is run: measured once per shape, remembered in the process and on disk, never slower than cuDNN."""
+"""The variant of a layer is measured once per shape, remembered on disk, and never slower than cuDNN."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    """A GPU that only answers what is asked of it here; what it measures is set by the test."""
+    """A fake GPU whose measurements are set by the test."""
 
     class Gpu:
         capturing, loads, loaded, measured, times = False, True, [], [], {CUDNN: 2.0, FAST: 0.5}
-        times_of_only = None  # where only what won elsewhere is measured; None: the same
+        times_of_only = None  # used where only an earlier winner is measured; None: the same times
 
     def load(variant, *_):
         if not Gpu.loads:
@@ -188,7 +188,7 @@ def test_a_whole_layer_is_timed_and_draws_no_random_numbers(kind, dtype, backwar
 
 
 def by_the_clock(monkeypatch, clock):
-    """What each way takes, time after time."""
+    """Measure variants whose successive times are given."""
     clocks = {name: iter(times) for name, times in clock.items()}
     ran = []
     monkeypatch.setattr(measurement, "_timed", lambda run: run())
@@ -211,7 +211,7 @@ def test_variants_that_cannot_win_are_not_measured_again(monkeypatch):
 
 
 def test_device_time_decides_among_our_kernels_when_the_host_is_slower(monkeypatch):
-    """Seen from the host all take 1 ms; the one that is best on the device is measured against cuDNN."""
+    """All take 1 ms as seen from the host; the one that is fastest on the device is compared with cuDNN."""
     on_device = {FAST: 0.6, MMA: 0.3, "cuda:tile:r4:c1:b1": 0.4}
     monkeypatch.setattr(measurement, "_on_device", lambda run: on_device[run.name])
     ran = []
@@ -244,7 +244,7 @@ def test_measuring_works_where_host_syncs_are_errors(monkeypatch, before):
 
 
 def test_a_shape_that_would_take_seconds_is_measured_with_fewer_steps():
-    """cuDNN's GRU crashes at the first of them."""
+    """cuDNN's GRU crashes at the full length of the first shape."""
     assert measurement.shortened(replace(KEY, kind="gru", batch=8192, hidden=128)).steps == 128
     assert measurement.shortened(replace(KEY, batch=8192, hidden=128, directions=2)).steps == 64
     assert measurement.shortened(replace(KEY, batch=1 << 20, hidden=1024)).steps == 16

@@ -1,4 +1,4 @@
-"""Layers by the CUDA kernels, host and device, as a GPU runs them: the kernels are run on the CPU thread by thread."""
+"""Layers computed by the CUDA kernels match torch.nn; the kernels run on the CPU, thread by thread."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_parts_of_a_product_cover_all_rows(rows):
 
 
 def test_small_products_are_computed_inside_the_walk():
-    """Few features and few units stay in the walk."""
+    """Products of few features and few units stay in the walk."""
     small = [layout(kind, 16, parse(BY), True, False, FEW) for kind in ("lstm", "gru")]
     assert [(kernel.features, kernel.summed) for kernel in small] == [(FEW, True)] * 2
     assert layout("lstm", 16, parse(BY), False, False, FEW).features == FEW
@@ -120,7 +120,7 @@ def test_some_large_products_are_computed_in_float32(hidden, features, expected)
 
 @kinds
 def test_accepts_gradients_with_unusual_strides(kind):
-    """Of a sum they are one number for all, and of a slice of wider outputs rows lie apart."""
+    """The gradient of a sum is one expanded number, and rows of a slice of wider outputs lie apart."""
     torch.manual_seed(0)
     layer, reference = pair(kind, FEW, HIDDEN, batch_first=True)
     x = torch.randn(3, 4, FEW)
@@ -197,7 +197,7 @@ def test_rejects_second_derivatives(kind):
 
 @kinds
 def test_large_products_are_not_autocast(kind, monkeypatch):
-    """Neither forward nor in a backward that is called under autocast; outputs are float16, as cuDNN's."""
+    """Neither the forward nor a backward called under autocast casts them; outputs are float16, like cuDNN's."""
     seen = []
     in_parts, mm = direct.in_parts, torch.mm
     monkeypatch.setattr(
@@ -219,7 +219,7 @@ def test_large_products_are_not_autocast(kind, monkeypatch):
 
 @kinds
 def test_dropout_between_layers_has_the_right_gradients(kind):
-    """With the same seed the same masks are drawn: by plain torch, too."""
+    """With the same seed, plain torch draws the same masks."""
     torch.manual_seed(0)
     layer = KINDS[kind][0](FEW, HIDDEN, 2, dropout=0.4)
     found = []

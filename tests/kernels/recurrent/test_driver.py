@@ -1,4 +1,4 @@
-"""How a CUDA kernel is loaded and launched, on a driver that only writes down what it is told."""
+"""How a CUDA kernel is loaded and launched, by a fake driver that records its calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS, ANOTHER = 4711, 0xDEADBEEF_00000000  # a pointer that is no int
 
 
 class Driver:
-    """Contexts as the driver keeps them for a thread; loading and launching without one is its error 201."""
+    """Tracks contexts as the driver does for a thread; loading or launching without one is its error 201."""
 
     def __init__(self):
         self.contexts, self.calls, self.launched = [], [], []
@@ -73,7 +73,7 @@ class Driver:
 
 @pytest.fixture
 def fake(monkeypatch):
-    """A driver; the layers it is for are on the CPU."""
+    """The fake driver, for layers that are on the CPU."""
     made, caches = Driver(), (driver.primary, cuda_recurrence.kernel, plans.planned)
     monkeypatch.setattr(driver, "driver", lambda: made)
     monkeypatch.setattr(cuda_recurrence, "binary", lambda found, device: b"machine code")
@@ -114,7 +114,7 @@ def test_a_kernel_is_launched_with_the_tensors_of_the_layer_on_the_current_strea
 
 
 def test_forward_and_backward_are_three_launches(fake):
-    """The walks, and one that adds up what they left; few features are multiplied inside the walks."""
+    """Two walks and one kernel that sums their results; few features are multiplied inside the walks."""
     layer = ours.LSTM(4, 16)
     with selection.forced("cuda:fma:r2:c1:b1"):
         fake.contexts = [OURS]
@@ -125,7 +125,7 @@ def test_forward_and_backward_are_three_launches(fake):
 @pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("before", [[], [OURS], [ANOTHER]])
 def test_torchs_context_is_current_for_a_kernel_and_the_thread_is_left_as_it_was(fake, before, gpus, monkeypatch):
-    """A second GPU has another. A thread of autograd's that did nothing yet has none, and keeps the only GPU's."""
+    """A second GPU has another context. A fresh autograd thread has none, and keeps the one of the only GPU."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     fake.contexts = list(before)
     for _ in range(2):

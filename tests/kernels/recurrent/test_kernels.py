@@ -1,4 +1,4 @@
-"""The CUDA kernels' very source, run on the CPU thread by thread, against torch.nn. Triton's are in tests/cuda."""
+"""The CUDA kernels' own source, run on the CPU thread by thread, matches torch.nn. For Triton's, see tests/cuda."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch, v
 @pytest.mark.parametrize("features", [3, 4, 6, 11])
 @pytest.mark.parametrize("variant", ["cuda:tile:r4:c1:b1", "cuda:tile:r4:c1:b1:k2", "cuda:tile:r8:c1:b1"])
 def test_tiles_do_not_round_inputs(monkeypatch, kind, features, variant):
-    """One step that begins with nothing is made of inputs alone; backward, only the gates' gradients are rounded."""
+    """A single step from a zero state depends on the inputs alone; backward, only the gates' gradients are rounded."""
     emulating.on_cpu(monkeypatch, round_to_tf32=True)
     torch.manual_seed(0)
     layer, reference = pair(kind, features, 12)
@@ -98,7 +98,7 @@ def test_finer_tiles_have_twice_the_threads(kind, rows):
     assert finer.features == 6
 
 
-# What is laid out for a shape
+# Which variants fit a shape
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -126,7 +126,7 @@ def test_without_clusters_only_small_layers_fit():
 
 @pytest.mark.parametrize(("kind", "parts"), [("lstm", (2, 8)), ("gru", (4, 12))])
 def test_a_finer_variant_takes_the_next_possible_number_of_parts(kind, parts):
-    """A GRU's gradient of 16 units sums over 48 gates in groups of four: 8 parts there are none."""
+    """The gradient of a GRU with 16 units sums over 48 gates in groups of four, which cannot make 8 parts."""
     variant = parse("cuda:fma:r2:c1:b1:k2")
     assert tuple(layout(kind, 16, variant, backward, False).split for backward in (False, True)) == parts
 

@@ -1,6 +1,6 @@
-"""LSTM and GRU that stand in for torch.nn's: the same parameters, outputs and gradients, and when they step aside.
+"""Our LSTM and GRU replace torch.nn's: same parameters, outputs and gradients, and torch itself where unsupported.
 
-What a GPU would run is forced onto the CPU as `torch`: the same algorithm, layer by layer and backward, in plain torch.
+The variant `torch` runs on the CPU what a GPU would run: the same algorithm, forward and backward, in plain torch.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_dropout_between_layers_drops_scales_and_has_gradients(kind):
 @kinds
 @pytest.mark.parametrize("dropout", [0.3, 1.0])
 def test_gradients_with_dropout_follow_the_drawn_masks(kind, dropout):
-    """With the same seed the same masks are drawn: a step along the gradient changes the loss as it says."""
+    """With the same seed the same masks are drawn, so a step along the gradient changes the loss as predicted."""
     torch.manual_seed(0)
     layer = KINDS[kind][0](2, 5, 3, dropout=dropout).double()
     x = torch.randn(4, 3, 2, dtype=torch.float64)
@@ -147,7 +147,7 @@ def test_low_precision_accumulates_in_float32(kind, dtype):
 
 @kinds
 def test_under_autocast_outputs_are_float16_like_cudnns(kind):
-    """Also where autocast was asked for bfloat16: torch runs cuDNN's layers in float16 then."""
+    """This holds for bfloat16 autocast too, where torch runs cuDNN's layers in float16."""
     torch.set_autocast_enabled("cuda", True)
     try:
         with selection.forced("torch"):
@@ -159,7 +159,7 @@ def test_under_autocast_outputs_are_float16_like_cudnns(kind):
 
 @kinds
 def test_a_second_backward_through_the_same_graph_gives_the_same(kind):
-    """The first overwrites the gates it was handed."""
+    """The first backward overwrites the gates it received."""
     torch.manual_seed(0)
     layer = KINDS[kind][0](3, 4, 2, bidirectional=True)
     with selection.forced("torch"):
@@ -209,7 +209,7 @@ def test_the_registered_operation_keeps_torchs_contract(kind):
     torch.library.opcheck(torch.ops.hotlap.recurrent.default, given, test_utils=checks)
 
 
-# When it steps aside
+# When torch's own layer is used
 
 
 def plain_and_ours(kind, given, hx=None, **options):
@@ -264,7 +264,7 @@ def test_unsupported_inputs_are_left_to_torch_and_each_reason_is_reported_once(k
 
 @kinds
 def test_weights_of_mixed_types_raise_what_torch_raises(kind):
-    """Kernels read memory as it lies: a weight of another type would be read as if it were float32."""
+    """Kernels read raw memory: a weight of another type would be read as if it were float32."""
     layer, x = KINDS[kind][0](3, 4), torch.randn(5, 2, 3)
     with selection.forced("torch"):
         layer(x)
@@ -278,7 +278,7 @@ def test_weights_of_mixed_types_raise_what_torch_raises(kind):
 
 @kinds
 def test_a_layer_follows_changes_of_its_settings(kind):
-    """A way once found is used again for the same call only."""
+    """A path once chosen is reused only for identical calls."""
     torch.manual_seed(0)
     layer, x = KINDS[kind][0](3, 4, 2, dropout=0.5), torch.randn(5, 2, 3)
     with selection.forced("torch"):
@@ -314,7 +314,7 @@ def test_states_of_a_wrong_shape_raise_what_torch_raises(kind):
 
 @kinds
 def test_states_of_another_type_raise_what_torch_raises(kind):
-    """Once a call without them was ours, too."""
+    """This holds even after a call without states used our kernels."""
     layer, x, other = KINDS[kind][0](3, 4), torch.randn(5, 2, 3), torch.zeros(1, 2, 4, dtype=torch.float64)
     hx = (other, other) if kind == "lstm" else other
     with selection.forced("torch"):

@@ -1,4 +1,4 @@
-"""Large products are in TF32 or not, as the layer wants it, and the program's own setting is as it was afterwards."""
+"""Large products use TF32 or not, as the layer requests, and the program's own setting is restored afterwards."""
 
 from __future__ import annotations
 
