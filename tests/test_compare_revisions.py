@@ -45,9 +45,12 @@ class TestRevisions:
             assert all((worktree.folder / "data" / "rows.csv").read_text() == "1,2" for worktree in made)
         assert (repository / "src" / "data" / "rows.csv").exists()
 
-    @pytest.mark.parametrize(("link", "message"), [("nothing", "no such file"), ("../src", "below the current folder")])
-    def test_rejects_links_that_cannot_be_made(self, repository, tmp_path, link, message):
-        with pytest.raises(NotComparable, match=message), worktrees.checked_out(("main",), tmp_path / "at", [Path(link)]):
+    @pytest.mark.parametrize(("link", "error"), [("nothing", "no such file"), ("../src", "below the current folder")])
+    def test_rejects_links_that_cannot_be_made(self, repository, tmp_path, link, error):
+        with (
+            pytest.raises(NotComparable, match=message),
+            worktrees.checked_out(("main",), tmp_path / "at", [Path(link)]),
+        ):
             pass
 
     def test_its_modules_come_before_an_editable_install_of_the_checkout(self, repository, tmp_path):

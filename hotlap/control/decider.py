@@ -103,7 +103,6 @@ class Decider:
         self._settling = False  # entries were switched on just now
         self._was_late = False  # whether the last step was
         self._batches_off = False
-        self._carried_out = 0  # the number of the first rank's last order
 
     @property
     def steps(self) -> int:

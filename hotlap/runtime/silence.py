@@ -40,15 +40,6 @@ def silenced() -> Iterator[Silence]:
                 _take_back()
 
 
-def is_standard(stream: Any) -> bool:
-    """Return whether the stream is stdout or stderr as the program knows them."""
-    own = [before for owner, _, before, _ in _replaced if owner is sys]
-    return any(
-        stream is standard
-        for standard in (*own, *standard_before, sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-    )
-
-
 def _install() -> None:
     """Install once for all threads: if each restored what it found, another's could stay in place."""
     loggers = cast("Any", logging.Logger)

@@ -15,7 +15,6 @@ ANCHORS = (
     ((0.42, 0.26), (0.46, 0.38), (0.54, 0.32)),
     ((0.58, 0.44), (0.68, 0.38), (0.72, 0.56)),
 )
-STRIDES = (8, 16, 32)
 PRIOR = 0.02  # share of cells that hold a note, before anything is learnt
 
 

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from hotlap.analysis.frequency.loops import Loops
 from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.parse.facts import Function, Summary
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import Term
 
 _STARTS = frozenset(("", "main", "cli", "run_cli"))
@@ -41,7 +42,7 @@ def _above(loops: Loops, reference: Reference) -> set[Reference]:
     while waiting:
         here = waiting.pop()
         for caller, _ in () if _predicts(here.name.rpartition(".")[2]) else loops.callers.get(here, ()):
-            if caller not in found and not in_tests(caller.path):
+            if caller not in found and not is_test(caller.path):
                 found.add(caller)
                 waiting.append(caller)
     return found
@@ -105,11 +106,6 @@ def is_tested(summary: Summary) -> bool:
     return name.startswith("test_") and any(
         function.rpartition(".")[2].startswith("test_") for function in summary.functions
     )
-
-
-def in_tests(path: str) -> bool:
-    parts = PurePath(path).parts
-    return any(part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in parts)
 
 
 def _is_start(loops: Loops, reference: Reference) -> bool:

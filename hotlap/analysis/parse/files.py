@@ -211,3 +211,9 @@ def _why(error: SyntaxError) -> str:
         "leading zeros" in message or "inconsistent use of tabs" in message
     )
     return f"{'Python 2? ' if old else ''}{message} (line {error.lineno})"
+
+
+def is_test(path: str) -> bool:
+    """Match files of tests; nobody waits for what a test trains."""
+    parts = Path(path).parts
+    return any(part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in parts)

@@ -65,7 +65,6 @@ FILE = "file"
 RARELY = "rarely true"  # a flag that holds every n-th time
 NO_GRAD = "no_grad"
 STATE = "state dict"
-FUNCTION = "function"
 
 DEEPEST = 11  # the depth of a question; without a bound, loops could nest it endlessly
 TENSORS = frozenset((TENSOR, BATCH, HOST))

@@ -346,4 +346,3 @@ MODULE_BASES = frozenset(
     "Module LightningModule PreTrainedModel Sequential ModuleList ModuleDict ScriptModule PyroModule KerasModel".split()
 )
 WRITER_METHODS = frozenset("add_scalar add_scalars add_histogram add_image add_images add_text add_figure".split())
-BATCH_OF = BATCH

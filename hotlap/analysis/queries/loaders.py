@@ -9,8 +9,9 @@ from pathlib import PurePath
 
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.frequency.loops import LoopKind
-from hotlap.analysis.frequency.single_evaluations import in_tests, is_made_once
+from hotlap.analysis.frequency.single_evaluations import is_made_once
 from hotlap.analysis.parse.facts import Function
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.forwarded_keywords import is_base
 from hotlap.analysis.parse.terms import HOST, TENSOR, Term
 from hotlap.analysis.parse.torch_names import LOADER_NAMES, TORCH_LOADERS
@@ -239,7 +240,7 @@ def heat(code: Code, loader: Loader) -> Heat:
     """Return the heat of a loader's settings: they are made once and felt at every batch, though not in tests."""
     never = code.heat(loader.call).frequency is Frequency.NEVER
     once = _is_for_one_pass(code, loader) or is_for_test(code, loader)
-    confidence = Confidence.LOW if never or once or in_tests(code.path) else Confidence.HIGH
+    confidence = Confidence.LOW if never or once or is_test(code.path) else Confidence.HIGH
     return Heat(
         Frequency.BATCH,
         confidence,

@@ -6,7 +6,6 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from pathlib import PurePath
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -15,6 +14,7 @@ from hotlap.analysis.frequency.hotness import Hotness, LoopKind
 from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.parse import features
 from hotlap.analysis.parse.facts import Function, Summary
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import Term
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.records.scan_finding import Confidence, Frequency, Step
@@ -163,12 +163,6 @@ def _reached(start: Iterable[str], edges: dict[str, set[str]]) -> set[str]:
                 found.add(target)
                 waiting.append(target)
     return found
-
-
-def is_test(path: str) -> bool:
-    """Match files of tests; nobody waits for what a test trains."""
-    parts = PurePath(path).parts
-    return any(part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in parts)
 
 
 _KNOWN: WeakKeyDictionary[Hotness, Programs] = WeakKeyDictionary()

@@ -7,12 +7,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from pathlib import PurePath
 
 from hotlap.analysis.frequency.heat import Side
 from hotlap.analysis.frequency.hotness import Hotness
 from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.parse.facts import Summary
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, last_name
 from hotlap.records.scan_finding import Frequency
@@ -35,7 +35,7 @@ def per_sample(code: Code, node: ast.AST) -> bool:
 
 def prepares(code: Code, node: ast.AST) -> bool:
     """Return whether a node prepares the data of a training; tests and files apart from any training do not count."""
-    if code.heat(node).frequency is Frequency.NEVER or in_tests(code.path):
+    if code.heat(node).frequency is Frequency.NEVER or is_test(code.path):
         return False
     if not code.trains() and not any(is_of_training(code, path) for path in code.project.files):
         return "TensorDataset" in code.text
@@ -47,12 +47,6 @@ def _makes_tensors(code: Code, node: ast.AST) -> bool:
     scope = code.function(node)
     return scope is not None and any(
         isinstance(part, ast.Call) and code.full_name(part.func).startswith("torch.") for part in walk(scope)
-    )
-
-
-def in_tests(path: str) -> bool:
-    return any(
-        part in ("tests", "test", "testing") or part.startswith(("test_", "conftest")) for part in PurePath(path).parts
     )
 
 

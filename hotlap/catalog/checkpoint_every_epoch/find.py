@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.names.modules import argument
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import ACCELERATOR, MODULE, STATE, Term
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import loaders
 from hotlap.analysis.queries.code import Code, Definition, keyword, last_name
-from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence, Frequency

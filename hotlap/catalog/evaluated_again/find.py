@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.passes import Pass, other_arguments, passes
-from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Confidence
 

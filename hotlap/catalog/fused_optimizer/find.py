@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.parse.features import MOVES
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.queries.code import Code, spread
 from hotlap.analysis.queries.loaders import loader
-from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 

@@ -10,12 +10,13 @@ from functools import lru_cache
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.frequency.hotness import LoopKind
 from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.analysis.queries.invariant import set_by
 from hotlap.analysis.queries.reads import ARRAY, MODELS, TABLE, WORDS, read_of, reading_functions
 from hotlap.analysis.queries.rule import Found
-from hotlap.analysis.queries.samples import dependents, in_tests, is_kept, loops, mentions, per_sample
+from hotlap.analysis.queries.samples import dependents, is_kept, loops, mentions, per_sample
 from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 
@@ -26,7 +27,7 @@ _STUDIES = frozenset(("optimize", "agent", "run", "Tuner", "with_parameters", "w
 
 
 def find(code: Code) -> Iterator[Found]:
-    if in_tests(code.path) or not code.trains():
+    if is_test(code.path) or not code.trains():
         return
     reads = [call for call in code.all_calls() if _is_read(code, call)]
     repeated = set()

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Side
 from hotlap.analysis.parse import features
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.torch_names import CREATION
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import loaders
 from hotlap.analysis.queries.code import Code, keyword
-from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import set_to
 from hotlap.analysis.queries.syncs import shown

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.queries.code import Code, keyword, last_name
-from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from hotlap.analysis.frequency import modes
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.frequency.hotness import LoopKind
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import MODULE
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import evaluation, loaders
 from hotlap.analysis.queries.code import Code, Definition, Repeated, keyword, last_name
-from hotlap.analysis.queries.programs import is_test
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import DATASET, LOADERS, UNKNOWN, Term
 from hotlap.analysis.parse.torch_names import LOADER_NAMES
 from hotlap.analysis.parse.tree import walk
@@ -15,7 +16,7 @@ from hotlap.analysis.queries.loaders import is_of_trial
 from hotlap.analysis.queries.memory import returned_by
 from hotlap.analysis.queries.receivers import taking
 from hotlap.analysis.queries.rule import Found
-from hotlap.analysis.queries.samples import in_tests, set_to
+from hotlap.analysis.queries.samples import set_to
 from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 
@@ -79,7 +80,7 @@ def _may_be_random(name: str) -> bool:
 
 def to_datasets(code: Code) -> Iterator[Found]:
     """Yield `Pictures(files, transform=Compose([Resize(224), ToTensor()]))` of a class that caches no results."""
-    if in_tests(code.path):
+    if is_test(code.path):
         return
     seen: set[ast.expr] = set()
     for call in code.calls(*_COSTLY_NAMES):

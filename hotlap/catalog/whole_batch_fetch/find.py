@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import HOST, NUMPY, TENSOR, TENSORS, Term
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, last_name
 from hotlap.analysis.queries.loaders import Loader, is_for_test, loaders
 from hotlap.analysis.queries.memory import returned_by
 from hotlap.analysis.queries.rule import Found
-from hotlap.analysis.queries.samples import in_tests, mentions, per_sample, set_to
+from hotlap.analysis.queries.samples import mentions, per_sample, set_to
 from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 
@@ -30,7 +31,7 @@ _CASTS = frozenset("float long int double half to bool astype copy type".split()
 
 
 def find(code: Code) -> Iterator[Found]:
-    if in_tests(code.path):
+    if is_test(code.path):
         return
     yield from _tensor_datasets(code)
     yield from _classes(code)

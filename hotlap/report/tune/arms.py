@@ -54,10 +54,6 @@ def final_trial(tuning: TuneRecord) -> Trial | None:
     return found
 
 
-def noise_trials(tuning: TuneRecord) -> tuple[Trial, ...]:
-    return tuple(trial for trial in tuning.trials if trial.stage == Stage.NOISE)
-
-
 def verdict_of(tuning: TuneRecord, stage: Stage) -> Verdict | None:
     return next((verdict for verdict in reversed(tuning.verdicts) if verdict.stage == stage), None)
 
