@@ -1,4 +1,4 @@
-"""Runs programs with and without hotlap, as a user would."""
+"""Run programs with and without hotlap, as a user would."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Ran:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Our errors raise, and neither thread count nor hash seed is left to chance."""
+    """Errors of hotlap raise, and the thread count is fixed."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOTLAP")}
     path = os.pathsep.join(filter(None, (more.pop("PYTHONPATH", None), clean.get("PYTHONPATH"))))
     own = {"HOTLAP_STRICT": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
@@ -65,7 +65,7 @@ def bare(command: list[str], cwd: Path, **more: str) -> Ran:
 
 
 def warm(command: list[str], cwd: Path, **more: str) -> Ran:
-    """As bare, for a script that does not care when torch was imported and does not fail: it was, already."""
+    """Like bare, in a process that has already imported torch; for a script that does not notice and does not fail."""
     return bare(warmed(command), cwd, **more)
 
 
@@ -77,7 +77,7 @@ def profile(command: list[str], cwd: Path, *options: str, **more: str) -> Ran:
 
 
 def profiled_once(factory: pytest.TempPathFactory, name: str, run: Callable[[Path], Ran]) -> Ran:
-    """A run that several tests look at and none changes."""
+    """A run that several tests read and no test changes."""
 
     def make(folder: Path) -> None:
         ran = run(folder)

@@ -1,4 +1,4 @@
-"""What several tests only look at is made once, also when they run in several processes."""
+"""Folders that several tests only read are made once, even when the tests run in several processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that the first to ask fills. It is shared: a test that would change it works on a copy."""
+    """A folder that the first caller fills. Tests share it, so a test that changes it must work on a copy."""
     folder = shared_folder(factory) / f"once-{name}"
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / DONE).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # of one who failed
+            shutil.rmtree(folder, ignore_errors=True)  # left by a caller that failed
             folder.mkdir()
             make(folder)
             (folder / DONE).touch()

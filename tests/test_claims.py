@@ -1,4 +1,4 @@
-"""The claims of the five reports: what is changed, how it is measured, and the page made of it."""
+"""The claims of the five reports: which change each one measures, how it is measured, and the page rendered from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.bench.benches import lines_of, run_of
 from tests.bench.conftest import MACHINE
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS / "claims"))  # they import what lies beside them
+sys.path.insert(0, str(BENCHMARKS / "claims"))  # the modules import their neighbours
 import claims  # noqa: E402
 import claims_book  # noqa: E402
 import claims_record  # noqa: E402
@@ -51,7 +51,7 @@ def record_of(*names: str, share: int = 1, **more) -> Claims:
 
 
 def taken(change: str, seconds: dict[str, list[float]], **more) -> tuple[Taken, ...]:
-    """Two runs of naive and of the change, epochs as given."""
+    """Two runs of naive and two of the change, with these seconds per epoch."""
     workload = BOOK.changes[change].workload
     runs = [
         run_of(workload, arm, repeat, lines_of([second * (1 + 0.001 * repeat) for second in epochs], [1.0] * 3), **more)

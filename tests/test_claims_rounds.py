@@ -1,4 +1,4 @@
-"""Claims measured in rounds: programs take turns, and the figures made of that."""
+"""Claims measured in rounds: programs take turns, and each figure compares epochs of the same round."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def toys(session, tmp_path, monkeypatch):
-    """A session whose changes train nothing, and note in notes.txt when they do."""
+    """A session whose changes do not train but note their turns in notes.txt."""
     monkeypatch.setenv("PYTHONPATH", str(claims.AT_START))
     (tmp_path / "workloads" / "toy").mkdir(parents=True)
     (tmp_path / "workloads" / "toy" / "naive.py").write_text(TOY)
@@ -91,7 +91,7 @@ def toy_record(*blocks: tuple[str, ...], **more) -> Claims:
 
 
 def notes(session: claims.Session, *words: str) -> list[list[str]]:
-    """Those with one of the words."""
+    """The lines of notes.txt whose second field is one of the words."""
     found = [line.split() for line in (session.out.parent / "notes.txt").read_text().splitlines()]
     return [fields for fields in found if fields[1] in words]
 
@@ -136,7 +136,7 @@ def test_workers_and_other_threads_never_wait_for_a_turn(toys):
 
 def test_a_process_continues_when_nobody_gives_turns_any_more(toys, tmp_path):
     with tempfile.TemporaryDirectory(prefix="hotlap-") as folder, socket.socket(socket.AF_UNIX) as door:
-        address = f"{folder}/turns"  # pytest's folders are too deep for the name of a socket
+        address = f"{folder}/turns"  # pytest's folders are too deep for the path of a socket
         door.bind(address)
         door.listen()
         words = [sys.executable, toys.place / "toy" / "naive.py", "--data", tmp_path, "--epochs", "3"]
@@ -156,7 +156,7 @@ def test_an_interruption_ends_all_processes_and_keeps_finished_blocks(toys, monk
 
     def interrupted(seat, until):
         waits.append(seat)
-        if len(waits) == 20:  # in the second block: there are 15 in the first one
+        if len(waits) == 20:  # in the second block: the first has 15
             raise KeyboardInterrupt
         wait(seat, until)
 
@@ -210,7 +210,7 @@ def test_rejects_rounds_that_could_show_nothing(capsys, arguments, words):
 
 
 def rounds_of(change: str, factor: float, luck: float = 1.0, noise: float = 0.02, block: int = 0) -> tuple[Taken, ...]:
-    """Nine epochs of a machine that becomes slower all the time; naive again is slower by `luck`."""
+    """Nine epochs on a machine that slows down steadily; the second process of naive is slower by `luck`."""
     chance = random.Random(block)
     drift = [30.0] + [2.0 * 1.1**number for number in range(8)]
     times = {NAIVE: 1.0, NAIVE_AGAIN: luck, BOOK.changes[change].against or change: 1.0, change: 1 / factor}
@@ -224,7 +224,7 @@ def rounds_of(change: str, factor: float, luck: float = 1.0, noise: float = 0.02
 
 
 def _with_seconds(line):
-    """What validation took, printed before the line of its epoch: three times as long as training."""
+    """The line, preceded for an epoch by its validation time, which is three times the training time."""
     if not line.text.startswith("epoch "):
         return (line,)
     seconds = 3 * float(line.text.split()[-1])
@@ -294,8 +294,10 @@ def test_start_up_and_host_memory_are_not_taken_from_rounds(tmp_path):
     files = ("laptop/2026-01-01-claims.json", alone), ("laptop/2026-01-02-claims-rounds.json", rounds)
     page = shown(tmp_path, *files)
     cells = [line.split(" | ")[5] for line in page.splitlines() if line.startswith("| 6: workers by spawn")]
-    assert cells[0].startswith(("1.00 [", "0.99 [", "1.01 ["))  # training, where the older result says 2.00
-    assert cells[0].endswith("; first epoch 9 → 20 s")  # which rounds do not tell
+    assert cells[0].startswith(
+        ("1.00 [", "0.99 [", "1.01 [")
+    )  # the factor of training, which the older result gives as 2.00
+    assert cells[0].endswith("; first epoch 9 → 20 s")  # rounds do not measure it
     assert cells[1] == "1.00 [1.00, 1.00] no gain shown"
 
 

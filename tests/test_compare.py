@@ -1,4 +1,4 @@
-"""hotlap compare: proven slower, proven not, or neither; and an exit code that a CI can trust."""
+"""hotlap compare proves a slowdown, proves its absence, or proves neither, and a CI can trust its exit code."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestByTurns:
         assert len(made.trial.samples) == 6
 
     def test_different_batch_sizes_are_compared_by_samples(self, tmp_path):
-        """Twice the batch in twice the time is no slowdown; the runner is told the batch."""
+        """Twice the batch in twice the time is no slowdown; the runner receives the batch size."""
         sizes = []
         script = Scripted(0.0, looks=(observation(samples_per_step=32.0), observation(samples_per_step=64.0)))
         means = script.means()
@@ -102,7 +102,7 @@ class TestByTurns:
         assert (made.base.samples_per_step, made.new.samples_per_step) == (32.0, 64.0)
 
 
-class TestBroken:
+class TestFailures:
     def test_a_new_command_that_fails_twice_is_a_regression(self, tmp_path):
         made = compared(
             tmp_path,
@@ -137,7 +137,7 @@ class TestBroken:
 
     @pytest.mark.parametrize("which", [0, 1])
     def test_an_error_of_hotlap_itself_is_not_a_result(self, tmp_path, which):
-        """A full disk says nothing of the command, whatever code the command ended with."""
+        """A full disk says nothing about the command, whatever its exit code."""
         full = RunFolderUnwritable("no space left")
         full.exit_code = 1
         looks = [observation(), observation()]
@@ -168,12 +168,12 @@ class TestBroken:
 
     def test_no_time_for_another_look_is_inconclusive(self, tmp_path):
         script = Scripted(0.03, spread=0.08)
-        made = compared(tmp_path, script, budget_seconds=25.0)  # a scripted pair says that it took ten
+        made = compared(tmp_path, script, budget_seconds=25.0)  # a scripted pair reports ten seconds
         assert made.result == Result.INCONCLUSIVE
         assert len(script.order) == 2 * by_turns.LOOKS[1]
 
 
-class TestTheJudgesWord:
+class TestJudgement:
     def test_no_measured_step_is_inconclusive(self):
         result, why, speed = judge(trial_of(()), 0.03, ("a", "b"))
         assert (result, why, speed) == (Result.INCONCLUSIVE, "no step of a or b was measured", None)
@@ -190,7 +190,7 @@ class TestTheJudgesWord:
 
 
 def tune_run(tmp_path: Path, step_ms: float, seed: int, on: str = "AMD EPYC 9354") -> store.Run:
-    """A tune that kept nothing: eight processes of the command as written, and one of something else."""
+    """A tune that kept nothing: eight processes of the unchanged command, and one with another choice."""
     ran = tuple(sample(seed + i, "base" if i % 2 else "new", step_ms) for i in range(8))
     other = trial("alone-x", Stage.ALONE, (sample(99, "new", 500.0),), new=(tunings.choice("x"),))
     noise = (trial("noise", Stage.NOISE, ran), verdict("noise", Stage.NOISE, tunings.Decision.REJECT, "itself"))
@@ -206,7 +206,7 @@ def profile_run(tmp_path: Path, step: float, **overrides) -> store.Run:
     return run
 
 
-class TestKeptRuns:
+class TestSavedRuns:
     def test_two_tunes_are_compared_by_their_baseline_processes(self, tmp_path):
         made = compare_runs(tune_run(tmp_path, 10.0, 0), tune_run(tmp_path, 12.0, 50), options(tmp_path))
         assert made.result == Result.REGRESSION
@@ -289,7 +289,7 @@ def typed(monkeypatch, tmp_path, capsys):
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch) -> Path:
-    """The user stands in its src/."""
+    """A repository whose src/ is the working folder."""
     root = made_repository(tmp_path)
     monkeypatch.chdir(root / "src")
     return root

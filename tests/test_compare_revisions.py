@@ -1,4 +1,4 @@
-"""hotlap compare on two git revisions: each in a folder of its own, which is gone afterwards."""
+"""hotlap compare checks each git revision out into a folder of its own, which it removes afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.observations import observation
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch) -> Path:
-    """The user stands in its src/."""
+    """A repository whose src/ is the working folder."""
     root = made_repository(tmp_path)
     monkeypatch.chdir(root / "src")
     return root
@@ -47,10 +47,7 @@ class TestRevisions:
 
     @pytest.mark.parametrize(("link", "error"), [("nothing", "no such file"), ("../src", "below the current folder")])
     def test_rejects_links_that_cannot_be_made(self, repository, tmp_path, link, error):
-        with (
-            pytest.raises(NotComparable, match=message),
-            worktrees.checked_out(("main",), tmp_path / "at", [Path(link)]),
-        ):
+        with pytest.raises(NotComparable, match=error), worktrees.checked_out(("main",), tmp_path / "at", [Path(link)]):
             pass
 
     def test_its_modules_come_before_an_editable_install_of_the_checkout(self, repository, tmp_path):

@@ -1,4 +1,4 @@
-"""What a program writes is the same while its data is kept: warnings of workers, tracebacks, profiles, habits."""
+"""Keeping data on the device or in memory does not change what a program writes, warnings and tracebacks included."""
 
 from __future__ import annotations
 

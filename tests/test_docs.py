@@ -1,4 +1,4 @@
-"""What README and docs say can be followed: links lead somewhere, and each command is one that hotlap knows."""
+"""README and docs can be followed: every link leads somewhere, and hotlap knows every command."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
-SYNOPSIS = re.compile(r"[\[…|]")  # of options: not a command to type
+SYNOPSIS = re.compile(r"[\[…|]")  # marks of a synopsis, which is not a command to type
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub makes of the headings."""
     heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
@@ -67,7 +67,7 @@ PATH = re.compile(r"`([a-z_]+(?:/[a-z_]+)+(?:\.\w+|/)?)`")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_named_file_exists(page):
     for name in PATH.findall(page.read_text(encoding="utf-8")):
-        if "overlapped_checkpoints" in name:  # the example of what is to be made
+        if "overlapped_checkpoints" in name:  # the example of a file that the reader creates
             continue
         if name.partition("/")[0] in {"hotlap", "tests", "scripts", "docs", "benchmarks", "workloads", "examples"}:
             assert (ROOT / name).exists(), f"{page.name} names {name}"
@@ -76,7 +76,7 @@ def test_every_named_file_exists(page):
 
 
 def test_the_table_of_seams_matches_the_code():
-    """Where it fails, put what is expected into docs/design.md."""
+    """When this fails, copy the expected table into docs/design.md."""
     seams = {name: seam for name, seam in vars(Seams(torch, Guard())).items() if isinstance(seam, Seam)}
     users: dict[str, list[str]] = {name: [] for name in seams}
     for folder in sorted((ROOT / "hotlap" / "catalog").iterdir()):

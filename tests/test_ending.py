@@ -1,4 +1,4 @@
-"""How a run ends: cleanly after the window, at limits, on signals; and what bad input is answered with."""
+"""A profiled run ends cleanly after its window, at limits and on signals, and bad input gets one clear line."""
 
 import json
 import signal

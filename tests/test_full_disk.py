@@ -1,6 +1,6 @@
-"""A disk that fills up: one clear line, the command's own exit code, and a training that noticed nothing.
+"""A full disk costs one clear line: the command keeps its exit code, and the training does not notice.
 
-A limit on the size of files stands in for the disk: the write fails in the same place, and no file system is needed.
+A limit on the size of files stands in for the disk: writes fail in the same place without a file system of its own.
 """
 
 import errno

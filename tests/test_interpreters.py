@@ -1,4 +1,4 @@
-"""The command's own interpreter has torch and nothing of hotlap's: it is entered all the same."""
+"""hotlap enters an interpreter that has torch but none of hotlap's own dependencies."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ OURS = ("hotlap", "wrapt", "click", "rich", "psutil")
 
 
 def with_needs(*names: str) -> set[str]:
-    """Top-level entries in site-packages of these distributions and of all they need."""
+    """The top-level entries in site-packages of these distributions and of all their dependencies."""
     entries, left, known = set(), list(names), set()
     while left:
         name = left.pop()
@@ -62,6 +62,7 @@ def test_profile_enters_an_interpreter_without_hotlap(python, tmp_path):
     assert {loader["role"] for loader in ran.observation["loaders"]} == {"train"}
 
 
+@pytest.mark.thorough
 def test_run_applies_optimisations_in_an_interpreter_without_hotlap(python, tmp_path):
     command = [python, str(PROGRAMS / "plain_loop.py")]
     alone = bare(command, tmp_path, PYTHONPATH=str(PROGRAMS))

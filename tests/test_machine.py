@@ -1,4 +1,4 @@
-"""The cores and the memory that a process may use: by what it is bound to, control groups and ranks."""
+"""The cores and the memory that a process may use follow from its affinity, its control group and its ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planted fault is named, with its line."""
+"""hotlap profile names a planted fault with its line."""
 
 import json
 

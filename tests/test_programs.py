@@ -1,4 +1,4 @@
-"""Unmodified programs of every kind: seen right, and behaving as without us."""
+"""hotlap profile observes unmodified programs of every kind correctly and does not change their behaviour."""
 
 import sys
 
@@ -36,7 +36,7 @@ ENTERED_AS_THE_PLAIN_LOOP = (
 )
 
 
-LONGEST = ("own processes by spawn",)  # spawned processes are entered in test_run too
+LONGEST = ("own processes by spawn",)  # test_run enters spawned processes too
 
 
 @pytest.mark.parametrize(

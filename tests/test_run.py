@@ -1,4 +1,4 @@
-"""hotlap run on real programs: the same output, exit code and numbers, and what is said about it."""
+"""hotlap run keeps the output, exit code and numbers of real programs, and reports what it applied."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_reports_a_command_that_cannot_be_started(command, code, tmp_path):
 
 @pytest.fixture
 def proven_plan(tmp_path, monkeypatch):
-    """Puts a plan where `hotlap run` of that command finds it, signed as a tune does."""
+    """Saves a plan where `hotlap run` of that command finds it, signed as by a tune."""
     import torch
 
     from hotlap import store

@@ -1,4 +1,4 @@
-"""Signals, job control and death as the shell sees them: with hotlap in front they are the command's own."""
+"""Signals, job control and the exit status behind hotlap are those of the command, as the shell sees them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ STOPPED = os.WUNTRACED | os.WCONTINUED
 
 
 def in_a_terminal(command, cwd):
-    """The command as an interactive shell starts it: on a terminal, in a group of processes of its own."""
+    """Start the command as an interactive shell does: on a terminal, in a process group of its own."""
     pid, terminal = pty.fork()
     if pid == 0:  # the shell
         job = os.fork()

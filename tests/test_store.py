@@ -1,4 +1,4 @@
-"""The run folder: found again by whatever a person remembers of it."""
+"""A run folder is private, survives failures, and is found by whatever a person remembers of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMAND = ("python", "train.py")
 
 @pytest.fixture
 def unwritable(tmp_path: Path):
-    """A file where a folder should be: nobody can write there, not even root."""
+    """A path below a file: nobody can write there, not even root."""
     path = tmp_path / "taken"
     path.write_text("a file")
     return path
@@ -182,7 +182,7 @@ def test_reports_a_run_folder_that_vanished(tmp_path):
         run.save("observation", observation())
 
 
-# Where things are kept
+# Where runs are saved
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def in_its_place(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "file", "open to all"])
 @pytest.mark.parametrize("which", ["root", "project", "runs"])
-def test_rejects_a_folder_that_others_can_write_to(kind, which, state):
+def test_rejects_an_unsafe_folder(kind, which, state):
     in_its_place({"root": state, "project": home(), "runs": home() / "runs"}[which], kind)
     with pytest.raises(RunFolderUnwritable, match="--run-dir DIR") as refused:
         create(COMMAND)
@@ -273,7 +273,7 @@ def test_rejects_a_folder_that_others_can_write_to(kind, which, state):
 def test_rejects_a_folder_of_another_user(state, monkeypatch):
     create(COMMAND)
     monkeypatch.setattr(os, "getuid", lambda: 4321)
-    monkeypatch.setattr(private, "ROOT", 4322)  # the tests may be run by root, whose folders are nobody else's
+    monkeypatch.setattr(private, "ROOT", 4322)  # the tests may run as root, whose folders are always accepted
     with pytest.raises(RunFolderUnwritable, match="belongs to another user"):
         create(COMMAND)
 

@@ -1,4 +1,4 @@
-"""hotlap run beside hostile files and folders: one line, and the training starts. And what names do to a terminal."""
+"""Hostile files cost hotlap run one line, and the training starts; hostile names do not reach a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def run(command: list[str], cwd: Path, *options: str, umask: int = -1, **more: str) -> Ran:
-    """Without --run-dir, in a home of its own."""
+    """Run without --run-dir, with a state folder of its own."""
     env = environment(**{"XDG_STATE_HOME": str(cwd.parent / "state"), "TMPDIR": str(cwd.parent / "tmp"), **more})
     done = subprocess.run(
         [*HOTLAP, "run", *options, *command], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, umask=umask
@@ -50,7 +50,7 @@ def hotlap_lines(ran: Ran) -> list[str]:
     return [line for line in ran.stderr.splitlines() if "no optimizer step was seen" not in line]
 
 
-# Where a run is kept
+# Where a run is saved
 
 
 def test_the_run_is_saved_outside_the_working_directory_and_one_line_says_where(project, root):
@@ -90,7 +90,7 @@ def test_an_unusable_state_folder_costs_one_line(kind, variable, project, root):
 
 
 def test_the_command_runs_unchanged_where_nothing_can_be_written(project, root, monkeypatch, capfd):
-    """As in a container whose file system is read-only."""
+    """This happens in a container with a read-only file system."""
 
     def read_only(*_):
         raise store.RunFolderUnwritable("cannot write / (Read-only file system); choose another place: --run-dir DIR")
@@ -117,7 +117,7 @@ def test_profile_and_tune_refuse_to_run_without_a_writable_folder(project, root)
         assert done.stdout == ""
 
 
-# Plans that came with a repository
+# Plans from a repository
 
 PLAN = {"schema": 1, "title": "mine", "proven": None, "choices": [{"name": "autocast", "value": None, "asked": True}]}
 
@@ -173,7 +173,7 @@ def test_the_risk_decides_what_is_applied(options, has, has_not, project, root):
     assert has_not not in names
 
 
-# Names reach a terminal spelled out
+# Names are spelled out before they reach a terminal
 
 
 def test_control_characters_are_spelled_out():
@@ -184,7 +184,7 @@ def test_control_characters_are_spelled_out():
 
 
 def harmless(text: str) -> bool:
-    """And the name is still there to be seen."""
+    """The text contains the name but nothing that a terminal would obey."""
     return OBEYED.search(text) is None and "\\x1b" in text
 
 
@@ -225,7 +225,7 @@ def test_hostile_text_in_a_record_does_not_reach_the_terminal(verb, form, projec
 
 
 def _edited(record):
-    """Free text is changed; words that have a meaning stay."""
+    """The record with hostile free text; words that the program interprets stay."""
     evil = dict(record)
     evil["command"] = ["python", EVIL]
     evil["directory"] = EVIL

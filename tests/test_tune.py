@@ -1,4 +1,4 @@
-"""hotlap tune on a scripted runner: what is tried, in which order, what is kept, and that nothing is lost."""
+"""hotlap tune on a scripted runner: which trials run in which order, what is kept, and that no result is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hotlap.workflows.tune.length import length
 GAINS = gains(
     resident_data=2.0, print_thread=1.05, gc_pauses=1.0, fused_optimizer=1.3, compile_default=1.2, profiler_marks=1.4
 )
-LAST = 21.0  # seconds of the last stage: three processes that train ten times as long
+LAST = 21.0  # seconds of the last stage, which has three processes ten times as long
 FOUND = [
     candidate("resident-data"),
     candidate("profiler-marks", most=0.4),
@@ -46,12 +46,12 @@ FOUND = [
 
 @pytest.fixture
 def on_disk():
-    """For a test of what is written out."""
+    """Request this in a test that needs records on disk."""
 
 
 @pytest.fixture(autouse=True)
 def in_memory(request, monkeypatch):
-    """Elsewhere records survive a tune without being written out, which takes most of the time."""
+    """Other tests keep records in memory, because writing them takes most of the time."""
     if "on_disk" not in request.fixturenames:
         records = {}
         monkeypatch.setattr(
@@ -91,7 +91,7 @@ def test_each_candidate_is_tried_alone_then_stacked_and_finally_all_together(tmp
 
 
 def test_winners_of_the_screening_are_proven_together_in_fresh_processes(tmp_path):
-    """What was switched off there is not tried again; what cannot be switched is tried on top."""
+    """An entry that the screening switched off is not tried again; one that cannot be switched is tried on top."""
     runner = ScriptedRunner(GAINS, screened=screened("resident-data", "fused-optimizer", off=("gc-pauses",)))
     done = go_on(begun(tmp_path, *FOUND), runner, tmp_path)
 
@@ -173,7 +173,7 @@ def test_the_plan_is_saved_where_hotlap_run_finds_it(tmp_path, on_disk):
 
 
 def test_a_candidate_that_fails_on_top_of_the_others_is_left_out(tmp_path):
-    """Two that are fast alone and slow together."""
+    """Two candidates are fast alone and slow together."""
 
     def step_seconds(choices):
         both = {"profiler-marks", "resident-data"} <= set(names(choices))
@@ -188,7 +188,7 @@ def test_a_candidate_that_fails_on_top_of_the_others_is_left_out(tmp_path):
 
 
 def waiting_for_data(data_gain: float):
-    """Eight of ten milliseconds wait for data; garbage collection takes a tenth of the rest."""
+    """A step waits for data in eight of ten milliseconds; garbage collection takes a tenth of the rest."""
 
     def step_seconds(choices):
         data = 0.008 / (data_gain if "resident-data" in names(choices) else 1.0)
@@ -210,7 +210,7 @@ def test_a_candidate_without_gain_is_tried_again_once_the_step_is_much_shorter(d
 
 
 def test_a_refused_candidate_is_tried_again_on_top_of_the_kept_ones(tmp_path):
-    """CUDA graphs refuse to work beside forking workers; data on the device need none."""
+    """CUDA graphs refuse to work beside forking workers; data on the device needs no workers."""
 
     def outcomes(choices):
         alone = names(choices) == ["cuda-graphs"]
@@ -250,7 +250,7 @@ def test_a_stack_that_fails_in_the_final_trial_loses_its_last_entry(tmp_path):
 
 
 def late(name: str):
-    """Losses that are wrong with this one from step 100 on."""
+    """Losses that are wrong from step 100 on when this entry is applied."""
 
     def losses(choices, seed_shift, steps):
         good = falling_losses(choices, seed_shift, steps)
@@ -279,7 +279,7 @@ def test_an_entry_that_does_harm_later_is_removed_and_the_rest_is_proven_again(t
 
 
 def test_the_next_fastest_is_proven_when_the_fastest_does_harm_later(tmp_path):
-    """Two that gain the same thing: the second adds nothing on top of the first."""
+    """Both candidates gain the same time, so the second adds nothing on top of the first."""
 
     def step_seconds(choices):
         return 0.01 / max([1.0, *({"resident-data": 2.0, "profiler-marks": 1.9}[choice.name] for choice in choices)])
@@ -355,7 +355,7 @@ def test_a_process_that_breaks_is_recorded_and_rejected_and_the_next_candidate_i
 
 
 def test_nothing_is_stacked_on_a_kept_candidate_that_then_fails(tmp_path):
-    """The baseline of a stack is what is kept: when that fails, again and again, so does the stack."""
+    """The kept candidates are the baseline of a stack: when they fail repeatedly, so does the stack."""
 
     def endings(spec):
         stacked = spec.arm == "base" and names(spec.choices) == ["resident-data"]
@@ -481,7 +481,7 @@ def test_a_short_budget_tries_the_rest_together_on_top_of_the_best(tmp_path):
 
 
 def test_candidates_that_fail_together_are_tried_by_halves(tmp_path):
-    """One of three harms: the half without it is kept."""
+    """One of three candidates does harm: the half without it is kept."""
 
     def losses(choices, seed_shift, steps):
         good = falling_losses(choices, seed_shift, steps)
@@ -524,7 +524,7 @@ SMALL = [candidate(name, most=0.1) for name in ("resident-data", "profiler-marks
 
 @pytest.mark.parametrize(("budget", "looks"), [(52.0 + LAST, 0), (58.0 + LAST, 1)])
 def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
-    """Each gains four in a hundred, which takes more processes to show than there is time for."""
+    """Each candidate gains 4 %, and there is no time for the processes that would show it."""
     factors = dict.fromkeys(("resident_data", "profiler_marks", "fused_optimizer", "gc_pauses"), 1.04)
     runner = ScriptedRunner(gains(**factors), between_processes=0.0)
     done = go_on(begun(tmp_path, *SMALL, minimum=1.08, budget=budget), runner, tmp_path)
@@ -536,7 +536,7 @@ def test_a_short_budget_keeps_time_to_try_all_together(budget, looks, tmp_path):
 
 
 def test_only_entries_that_a_plan_has_by_default_are_tried_together(tmp_path):
-    """Compiling takes minutes: it is tried by itself or not at all."""
+    """Compilation takes minutes, so it is tried on its own or not at all."""
     found = [*FOUND[:3], candidate("compile", "default", most=0.25)]
     done = go_on(begun(tmp_path, *found, budget=70.0 + LAST), ScriptedRunner(GAINS), tmp_path)
 
@@ -575,7 +575,7 @@ def test_one_process_may_not_take_the_whole_budget(tmp_path):
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after it runs."""
+    """Stands for a killed process: no handler of ordinary errors catches it."""
 
 
 def killed_at(moment: int, runner: ScriptedRunner):

@@ -1,7 +1,7 @@
-"""Programs run in processes forked from one that has imported torch already, which takes longer than they do.
+"""Run programs in forks of a process that has already imported torch, because the import takes longer than they do.
 
-For those where the way into a process is not what is tested. Beginning, errors that end a program, signals, and
-processes that it starts are tested with a Python of its own.
+Use this only where the start of a process is not under test. How a program starts, fails, handles signals and starts
+processes is tested with a Python of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-FOLDER = "TESTS_WARM"  # in the environment: the process that runs all tests, and a folder for the socket
+FOLDER = "TESTS_WARM"  # a variable that holds the process that runs all tests and the folder of the socket
 
 SERVER = r"""
 import atexit, contextlib, json, os, select, signal, site, socket, sys, threading, types
@@ -120,16 +120,16 @@ sys.exit(code)
 
 
 def one_folder_for_all() -> None:
-    """Called by the process that starts the others that run tests: they use its server."""
+    """Make the folder of the socket; the process that starts the test workers calls this, and they use its server."""
     if FOLDER not in os.environ:
-        folder = tempfile.mkdtemp(prefix="warm")  # short: a socket's path has 100 characters
+        folder = tempfile.mkdtemp(prefix="warm")  # a short path: that of a socket has at most about 100 characters
         os.environ[FOLDER] = f"{os.getpid()} {folder}"
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 @cache
 def warm_socket() -> str:
-    """Return the socket of the server, which the first to ask starts and which ends with the tests."""
+    """Return the socket of the server, which the first caller starts and which ends with the tests."""
     one_folder_for_all()
     tests, folder = os.environ[FOLDER].split(" ", 1)
     place = f"{folder}/socket"
@@ -144,7 +144,7 @@ def warm_socket() -> str:
 
 
 def warmed(command: list[str]) -> list[str]:
-    """A command to use instead of `python script …`. The -I keeps hotlap out of the messenger."""
+    """The command to use instead of `python script …`. The -I keeps hotlap out of the messenger."""
     assert command[0] == sys.executable
     assert Path(command[1]).suffix == ".py"
     return ["env", sys.executable, "-I", "-c", CLIENT, warm_socket(), *command[1:]]

@@ -36,7 +36,7 @@ for number, metric in enumerate(metrics, 1):
 print(part.get("complaint", "a warning"), file=sys.stderr)
 if "allocate" in part:
     block = bytearray(os.urandom(1024)) * (part["allocate"] * 1024)
-    time.sleep(3.0)  # on a busy machine there are seconds between two looks
+    time.sleep(3.0)  # on a busy machine, seconds pass between two samples of the memory
 if "sleep" in part:
     time.sleep(part["sleep"])
 if "signal" in part:

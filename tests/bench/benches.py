@@ -1,4 +1,4 @@
-"""A bench that never ran, for those who only draw it."""
+"""An invented bench for the tests that only draw it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.bench.conftest import MACHINE
 
 
 def lines_of(seconds: list[float], metrics: list[float], target: float = 0.25, samples: int = 1000) -> tuple[Line, ...]:
-    """Epoch lines that arrive one second after their training ended; the first after ten seconds of starting."""
+    """Epoch lines that arrive one second after their training ends, the first after a start of ten seconds."""
     at, lines = 10.0, [Line(at=9.0, text=f"train {samples} samples  valid 10 samples")]
     for number, (took, metric) in enumerate(zip(seconds, metrics, strict=True), 1):
         at += took + 1.0

@@ -1,4 +1,4 @@
-"""A folder of scripted workloads, and a bench over it."""
+"""A folder of scripted workloads and a bench over it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SURROUNDINGS = Surroundings(machine=MACHINE, versions={"torch": "2.13", "hotlap"
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a bench plays."""
+    """The folder of a bench with scripted workloads."""
 
     folder: Path
 
@@ -42,7 +42,7 @@ class Stage:
         return self.folder / "result.json"
 
     def play(self, **parts: dict) -> None:
-        """What arms do: play(sun__naive={"exit": 3})."""
+        """Script the arms, as in play(sun__naive={"exit": 3})."""
         (self.root / "play.json").write_text(json.dumps({key.replace("__", " "): part for key, part in parts.items()}))
 
     def calls(self) -> list[tuple[str, ...]]:
@@ -60,7 +60,7 @@ class Stage:
         return [sys.executable, "-m", "hotlap", "bench", "--size", "tiny", "--out", str(self.out), *arguments]
 
     def bench(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """As a user types it."""
+        """Run hotlap bench as a user types it."""
         return subprocess.run(
             self.command(*arguments),
             env=self.environment(),
@@ -112,7 +112,7 @@ def stage(tmp_path, monkeypatch) -> Stage:
 
 @pytest.fixture
 def ask(stage):
-    """What a user typed, with the rest not said."""
+    """Return a function that makes the request of a user who gave only these options."""
 
     def bench_request(**typed) -> BenchRequest:
         unsaid = dict.fromkeys(("workloads", "arms", "size", "device", "seeds", "epochs", "out", "max_minutes"))
@@ -123,7 +123,7 @@ def ask(stage):
 
 @pytest.fixture
 def bench(ask):
-    """Runs a whole bench in this process."""
+    """Return a function that runs a whole bench in this process."""
 
     def run(**typed):
         return session.perform(session.prepare(ask(**typed)), Silent())

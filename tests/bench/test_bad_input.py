@@ -1,4 +1,4 @@
-"""What cannot work is refused in one line, with what to type instead, before anything runs."""
+"""Input that cannot work is rejected in one line, with what to type instead, before anything runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_reports_a_missing_gpu(stage, monkeypatch):
 
 
 def test_a_whole_bench_runs_from_the_command_line(stage):
-    """One arm broke: exit code 1, and everything else is there."""
+    """When one arm breaks, the exit code is 1 and every result is still there."""
     stage.play(sun__limit={"exit": 4, "complaint": "out of luck"})
     done = stage.bench("sun", "--arms", "naive,limit,accelerate", "--seeds", "1", "--device", "cpu")
     assert done.returncode == 1

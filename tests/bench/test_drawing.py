@@ -1,4 +1,4 @@
-"""The result as table, Markdown and picture, and the page of committed results."""
+"""A result is drawn as table, Markdown and picture, and committed results are drawn as a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 @pytest.fixture(scope="module")
 def render():
     if str(BENCHMARKS / "render") not in sys.path:
-        sys.path.append(str(BENCHMARKS / "render"))  # it imports what lies beside it
+        sys.path.append(str(BENCHMARKS / "render"))  # it imports its neighbours
     spec = importlib.util.spec_from_file_location("render_of_benchmarks", BENCHMARKS / "render" / "render.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -121,7 +121,7 @@ def test_committed_benches_have_a_picture_and_a_summary_of_their_raw_lines():
     for path in sorted((BENCHMARKS / "results").glob("*/*-bench*.json")):
         bench = record.load(path)
         is_drawn = path.with_suffix(".svg").exists()
-        assert is_drawn or not any(row.ratio for row in bench.summary), path.name  # of one arm there is nothing to draw
+        assert is_drawn or not any(row.ratio for row in bench.summary), path.name  # a single arm has no ratio to draw
         again = summarize(bench.choice, bench.tasks, bench.runs)
         for saved, made in zip(bench.summary, again, strict=True):
             assert (saved.workload, saved.arm, saved.qualities) == (made.workload, made.arm, made.qualities)

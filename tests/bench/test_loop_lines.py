@@ -1,4 +1,4 @@
-"""What each line of a training loop takes: the clock is read where it should be, and the program stays what it is."""
+"""Each line of a training loop is timed, and the program otherwise stays the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of others: the list can be read, and the runner tells what is same, faster, or has failed."""
+"""Public programs: the list is valid, and the runner reports what is the same, what is faster and what failed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_rejects_an_unusable_file_by_name(tmp_path, text, says):
 
 @pytest.fixture
 def run_program(tmp_path):
-    """Makes a repository with a training script, and the file that names it."""
+    """Make a repository with a training script and the file that names it, and run it in all arms."""
 
     def make(script: str = PRINTS, steps: int = 40, more: str = "pass") -> dict:
         repository = tmp_path / "mirror" / "somebody+something"
@@ -127,6 +127,7 @@ def measured(folder: Path, programs: Path) -> dict:
     return found
 
 
+@pytest.mark.thorough
 def test_a_program_is_timed_and_its_output_compared(run_program):
     found = run_program(TRAINS)
     against = found["against_plain"]["run"]

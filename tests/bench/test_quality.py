@@ -1,4 +1,4 @@
-"""benchmarks/training/quality.py: runs beside each other, each kept, and told whether all reached their target."""
+"""benchmarks/training/quality.py trains runs in parallel, saves each, and reports which reached their target."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def options(tmp_path, *more):
 
 
 def trained(final):
-    """As process.run, without a process; `final` by workload, arm and seed."""
+    """Stands in for process.run without a process; `final` gives the quality by workload, arm and seed."""
     return lambda arm, key, folder, on_line: run_of(*key, lines_of([1.0, 1.0], [0.5, final(key)]))
 
 
@@ -85,7 +85,7 @@ def test_an_interruption_starts_nothing_more_and_keeps_finished_runs(quality, tm
         if len(begun) == 2:
             raise KeyboardInterrupt
         while len(begun) > 2:
-            on_line(0, 0.0)  # as a run that is under way asks, which ends it
+            on_line(0, 0.0)  # what a running process calls, which ends it
             time.sleep(0.01)
         return run_of(*key, lines_of([1.0, 1.0], [0.5, 0.1]))
 

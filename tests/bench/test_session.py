@@ -1,4 +1,4 @@
-"""A bench over scripted arms: its order, what it keeps, what it does about arms that break, and how it goes on."""
+"""A bench over scripted arms: its order, its record, its handling of broken arms, and how it resumes."""
 
 from __future__ import annotations
 

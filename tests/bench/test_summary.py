@@ -1,4 +1,4 @@
-"""From raw lines to figures."""
+"""The figures of a bench are computed from the raw lines of its arms."""
 
 from __future__ import annotations
 

@@ -302,6 +302,7 @@ print(vars(model).keys() == vars(torch.nn.Linear(3, 1)).keys(), torch.rand(1).it
 """
 
 
+@pytest.mark.thorough
 def test_an_unmodified_program_is_compiled_end_to_end(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     with redirect_stdout(io.StringIO()) as alone:

@@ -2,12 +2,14 @@
 
 import subprocess
 
+import pytest
 from harness import HOTLAP, alone, environment, python
 from warm import warmed
 
 EXACT = ("inplace-activations", "channels-last", "autocast=fp16")
 
 
+@pytest.mark.thorough
 def test_a_lightning_program_prints_the_same(tmp_path, tmp_path_factory):
     program = "lightning_fit.py"  # Lightning's steps call backward from a closure
     plain = alone(tmp_path_factory, python(program))

@@ -23,6 +23,10 @@ BESIDE_GRAPHS = ("loader-start-method",)
 FOR_SLOW_DATA = ("sample-cache", "loader-workers")  # these entries need items slower than those of these trainings
 HERE_ALL = [title for title, training in TRAININGS.items() if training.only != "cuda"]
 DROPPED, IN_WORKERS = "a CNN with dropout and dropped planes", "augmentation in workers"
+OF_EACH_KIND = (
+    DROPPED, IN_WORKERS, "blocks dropped by random", "a CNN told to draw at a later step", "a CNN that draws nothing",
+    "an LSTM with dropout between its layers", "augmentation in the dataset", "pure samples that cost",
+)  # fmt: skip
 FEWER = {
     "threads": (DROPPED, IN_WORKERS),  # two threads on a core that is busy wait for each other
     "gc-pauses": (DROPPED, IN_WORKERS),  # nothing may be frozen then, so the collector walks all objects of the tests
@@ -75,10 +79,13 @@ def can_apply(name):
     return name not in (*BESIDE_GRAPHS, *FOR_SLOW_DATA)
 
 
+@pytest.mark.parametrize(
+    "titles", [OF_EACH_KIND, pytest.param(HERE_ALL, marks=pytest.mark.thorough)], ids=["few", "all"]
+)
 @pytest.mark.parametrize("name", HERE)
-def test_each_entry_changes_only_what_its_risk_class_allows(name, capfd):
+def test_each_entry_changes_only_what_its_risk_class_allows(name, titles, capfd):
     endings = {}
-    for title in FEWER.get(name, HERE_ALL):
+    for title in FEWER.get(name, titles):
         plain(title), band(title)
         with hotlap.enable(None, with_=[choice_of(name)], quiet=True) as enabled:
             ours = TRAININGS[title]()

@@ -1,4 +1,4 @@
-"""Every pattern: when it is found, where, what it could gain at most, and what is advised."""
+"""For every pattern: when and where it is found, its largest possible gain, and the advice."""
 
 import math
 
@@ -90,7 +90,7 @@ class TestBounds:
 
 class TestDataWait:
     def test_advises_enough_workers_to_cover_the_wait_and_no_more(self):
-        # 5 ms to make a batch, 5 ms to use it: one worker keeps up, one more for luck.
+        # A batch takes 5 ms to make and 5 ms to use: one worker keeps up, and one is spare.
         advice = only(waiting(0.5), "data-wait").advice
         assert "num_workers=2, persistent_workers=True" in advice
         assert "torch.set_num_threads(6)" in advice
@@ -115,7 +115,7 @@ class TestDataWait:
         assert "num_workers=3" in only(seen, "data-wait").advice
 
     def test_light_samples_need_whole_batches_not_workers(self):
-        # 5 ms for 512 samples: 10 µs each.
+        # 512 samples take 5 ms, so each takes 10 µs.
         advice = only(waiting(samples_per_step=512.0), "data-wait").advice
         assert "BatchSampler" in advice
         assert "num_workers" not in advice
@@ -247,7 +247,7 @@ class TestHost:
         assert finding.at_most == pytest.approx(2.0)
         assert "not part of step speed" in finding.title
         assert "whole window" in finding.evidence
-        # 5 of the 10 ms that training takes, not 5 of 20.
+        # The evaluation takes 5 of the 10 ms of training, not 5 of 20.
         assert only(seen, "data-wait").at_most == pytest.approx(2.0)
 
 
@@ -326,7 +326,7 @@ class TestSettings:
             device=device(9.0, kernels=(kernel("recurrent", 0.8, busy=9.0),)),
         )
         assert len(found(seen, "autocast-recurrent")) == expected
-        if expected:  # the device's own work gets less, so its busy time is no floor
+        if expected:  # the device itself has less to do, so its busy time is no lower bound
             assert only(seen, "autocast-recurrent").at_most == pytest.approx(10 / 2.8)
 
     @pytest.mark.parametrize(("layout", "autocast", "expected"), [

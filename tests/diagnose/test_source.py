@@ -1,4 +1,4 @@
-"""What was measured and what the source shows become one finding."""
+"""A measured cost and the pattern in the source become one finding."""
 
 import io
 import json

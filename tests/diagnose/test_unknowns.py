@@ -1,4 +1,4 @@
-"""What cannot be told is said, with the reason."""
+"""A diagnosis lists what it cannot tell, with the reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What limits a step, for runs of every kind, and what the sentence must say about it."""
+"""The verdict names what limits a step, and its sentence gives the figures."""
 
 import pytest
 
@@ -35,24 +35,28 @@ COMPUTING = {"forward": 0.4, "backward": 0.5, "optimizer": 0.05}
     [
         pytest.param(observation(), "compute-bound", id="healthy on CPU"),
         pytest.param(input_bound(), "input-bound", id="waits for data on CPU"),
-        pytest.param(observation(shares=shares(data=0.35, forward=0.6), ceiling=None), "input-bound", id="a third"),
-        pytest.param(observation(shares=shares(data=0.29, forward=0.7), ceiling=None), "compute-bound", id="under it"),
+        pytest.param(
+            observation(shares=shares(data=0.35, forward=0.6), ceiling=None), "input-bound", id="data a third"
+        ),
+        pytest.param(
+            observation(shares=shares(data=0.29, forward=0.7), ceiling=None), "compute-bound", id="data below a third"
+        ),
         pytest.param(
             observation(shares=shares(sync=0.9, forward=0.05), step=0.5), "balanced", id="CPU: reads of microseconds"
         ),
         pytest.param(
             observation(shares=shares(sync=0.6, forward=0.3), step=40.0), "sync-bound", id="CPU: reads of 24 ms"
         ),
-        pytest.param(observation(shares=shares(sync=0.4, forward=0.55)), "compute-bound", id="CPU: computing is more"),
+        pytest.param(observation(shares=shares(sync=0.4, forward=0.55)), "compute-bound", id="CPU: more compute"),
         pytest.param(observation(shares=shares(copy=0.6, forward=0.3)), "copy-bound", id="CPU: copies"),
         pytest.param(
             observation(shares=shares(data=0.25, forward=0.25, backward=0.2, copy=0.2)),
             "balanced",
             id="no single cause",
         ),
-        pytest.param(observation(shares={"rest": 0.8, "backward": 0.2}, models=()), "unknown", id="all in the rest"),
+        pytest.param(observation(shares={"rest": 0.8, "backward": 0.2}, models=()), "unknown", id="all in rest"),
         pytest.param(observation(shares={"garbage": 0.7, "forward": 0.3}), "unknown", id="garbage has no verdict"),
-        pytest.param(observation(shares={"span:tokens": 0.7, "forward": 0.3}), "unknown", id="own section"),
+        pytest.param(observation(shares={"span:tokens": 0.7, "forward": 0.3}), "unknown", id="user section"),
         pytest.param(partial(), "unknown", id="no step"),
         pytest.param(on_cuda(), "compute-bound", id="device busy, matmul"),
         pytest.param(
@@ -73,7 +77,7 @@ COMPUTING = {"forward": 0.4, "backward": 0.5, "optimizer": 0.05}
         pytest.param(sync_bound(), "sync-bound", id="idle device, syncs"),
         pytest.param(launch_bound(), "launch-bound", id="idle device, launches"),
         pytest.param(
-            on_cuda(shares=shares(sync=0.5, forward=0.5), device=device(5.0)), "sync-bound", id="a tie is for the sync"
+            on_cuda(shares=shares(sync=0.5, forward=0.5), device=device(5.0)), "sync-bound", id="a tie goes to sync"
         ),
         pytest.param(on_cuda(shares=shares(copy=0.4, forward=0.6), device=device(2.0)), "launch-bound", id="launches"),
         pytest.param(on_cuda(shares=shares(copy=0.7, forward=0.2), device=device(2.0)), "copy-bound", id="copies"),
@@ -81,7 +85,9 @@ COMPUTING = {"forward": 0.4, "backward": 0.5, "optimizer": 0.05}
             on_cuda(shares=shares(data=0.6, forward=0.3), device=device(2.0), ceiling=None), "input-bound", id="data"
         ),
         pytest.param(
-            on_cuda(shares=shares(data=0.32, sync=0.6), device=device(1.0), ceiling=None), "sync-bound", id="more sync"
+            on_cuda(shares=shares(data=0.32, sync=0.6), device=device(1.0), ceiling=None),
+            "sync-bound",
+            id="more sync than data",
         ),
         pytest.param(
             on_cuda(shares=shares(data=0.5, forward=0.4), device=device(9.0), ceiling=None),
@@ -139,12 +145,12 @@ def test_the_sentence_contains_its_figures(seen, sentence):
     assert diagnose(seen).sentence == sentence
 
 
-def test_a_few_slow_launches_are_not_called_launch_bound():
+def test_few_slow_launches_are_attributed_to_python():
     seen = on_cuda(shares=shares(forward=0.8), device=device(1.0, launches_per_step=40.0))
     assert "200 µs a launch, mostly Python between launches" in diagnose(seen).sentence
 
 
-class TestTheCeiling:
+class TestCeiling:
     WAITING = shares(data=0.5, forward=0.45)
 
     def test_a_ceiling_without_gain_rules_out_input_bound_and_says_so(self):
@@ -179,7 +185,7 @@ class TestTheCeiling:
         assert "2.5× as many samples" in diagnose(seen).sentence
 
     def test_an_evaluation_inside_the_window_is_not_counted_as_gain_of_the_ceiling(self):
-        # Half of the window evaluates: samples a second are half of what training does.
+        # Half of the window is evaluation, so samples per second are half of those of training.
         seen = observation(20.0, shares={"evaluation": 0.5, "forward": 0.3, "data": 0.2}, ceiling=ceiling(1.0, 10.0))
         found = diagnose(seen)
         assert found.verdict != "input-bound"

@@ -1,4 +1,4 @@
-"""What both arms leave beside their losses: which differences reject, and which are the baseline's own."""
+"""Differences between the arms beside their losses reject, unless the baseline shows the same differences itself."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_a_late_slowdown_is_rejected_once_two_pairs_show_it():
 @pytest.mark.parametrize("risk", [Risk.ROUNDING, Risk.NUMERIC])
 @pytest.mark.parametrize(("factor", "passed"), [(1.0, True), (1.02, True), (1.4, False), (0.6, False)])
 def test_one_longer_run_at_a_looser_risk_shows_obvious_harm(risk, factor, passed):
-    """Three seeds were run before; at the end of a long run the baseline is far from itself."""
+    """Three seeds ran before; at the end of a long run two baselines differ widely."""
     late = [loss * (factor if step > 150 else 1) for step, loss in enumerate(falling())]
     nudged = [loss * (1 + 0.001 * step % 0.02) for step, loss in enumerate(falling())]
     samples = [sample(losses=falling()), sample("new", losses=late), sample(losses=nudged, nudge=NUDGE)]

@@ -1,4 +1,4 @@
-"""What a verdict says in figures."""
+"""The figures of a verdict survive a round trip through JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes a gate, what fails it, and what is no evidence. Losses are made up; test_prover.py trains."""
+"""What passes a gate, what fails it, and what is not evidence. Losses are invented; test_prover.py trains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def falling(seed: int = 0, lower: float = 0.0, steps: int = STEPS) -> list[float
 
 
 def drifting(losses: list[float], size: float, number: int = 1) -> list[float]:
-    """Apart by a little that grows, as rounding does."""
+    """The losses with a small difference that grows, as the effect of rounding does."""
     noise = np.random.default_rng(100 + number).normal(0, 1, len(losses))
     return list(np.array(losses) * (1 + size * noise * 1.15 ** np.arange(len(losses))))
 
@@ -66,7 +66,7 @@ def test_exact_compares_every_process_with_the_baseline_of_its_seed():
 
 
 def test_unequal_bits_are_not_evidence_until_the_baseline_was_repeated():
-    """Equal ones are: two processes do not agree in every bit by luck."""
+    """Equal bits are evidence: two processes do not agree in every bit by chance."""
     off = [*falling()[:-1], 0.5]
     found = gate(one_seed(off, Risk.EXACT), None, None)
     assert (found.passed, found.more) == (None, 1)
@@ -108,7 +108,7 @@ def test_rounding_has_no_evidence_when_the_baseline_diverges_too_far_from_itself
 
 
 def test_identical_references_count_once():
-    """Two runs nudged the same way say as much as one, which allows more."""
+    """Two runs with the same nudge are worth one, and one run allows a wider margin."""
     nudged = sample(losses=drifting(falling(), 1e-6, 1), nudge=NUDGE)
     twice = noise_trial([sample(losses=falling())], [nudged, nudged])
     assert "63.7 ×" in gate(one_seed(drifting(falling(), 1e-6, 3)), twice, None).rule
@@ -149,14 +149,14 @@ def test_numeric_requests_more_seeds_when_the_differences_vary():
 
 
 def test_numeric_does_not_call_chance_a_harm():
-    """Two seeds alike and one far off: beyond the margin on average, but not proven."""
+    """Two seeds are alike and one is far off: the mean is beyond the margin, but that is not proven."""
     stray = {0: 0.0, 1: 0.0, 2: -0.9}
     found = gate(seeds(lambda seed: falling(seed, stray[seed]), 3), noise(), None)
     assert (found.passed, found.more) == (None, 3)
 
 
 def with_metric(risk: Risk, worse: float, count: int = 4):
-    """Accuracy near 0.9 in both arms, lower by so much in the new one."""
+    """Accuracy is near 0.9 in both arms, and lower by `worse` in the new one."""
     both = seeds(falling, count, risk)
     samples = [
         replace(
@@ -229,7 +229,7 @@ def test_an_uninformative_baseline_is_not_evidence(losses, why):
 
 
 def test_the_noise_trial_also_applies_to_a_stacked_trial():
-    """Its baseline is another program, but one that makes as much of a little."""
+    """The baseline of the stack is a different program, but rounding grows in it as much."""
     both = one_seed(drifting(falling(), 1e-6, 3))
     earlier = (Choice(name="kept"),)
     samples = tuple(replace(sample, choices=earlier) if sample.arm == "base" else sample for sample in both.samples)
@@ -246,7 +246,7 @@ def kept_ran(losses):
 
 
 def test_exact_falls_back_on_rounding_for_a_stack_that_does_not_repeat_itself():
-    """The bare baseline repeats itself, what is kept does not: other bits are then nobody's fault."""
+    """The bare baseline repeats itself but the kept entries do not, so different bits are no fault of the new entry."""
     drifted = [drifting(falling(), 1e-6, number) for number in (3, 4)]
     both = [kept_ran(falling()), sample("new", losses=drifted[0])]
     stacked = replace(trial(both, Risk.EXACT), base=KEPT)

@@ -1,4 +1,4 @@
-"""Harmful changes through the real tuner: a few here, all of them in benchmarks/prover/prover_planted.py."""
+"""The real tuner rejects harmful changes: a few here, all of them in benchmarks/prover/prover_planted.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prover on real noise and on training that was really harmed: a fast part of benchmarks/prover*.py."""
+"""The prover on real noise and on training that is really harmed: a fast part of benchmarks/prover."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def quick(monkeypatch):
 
 
 def rarer_than_one_in_twenty(share: float, of: int) -> bool:
-    """Not more often than chance makes of 5 %; the committed result has enough tunes to say it outright."""
+    """Whether the share is compatible with 5 %; only the committed result has enough tunes to show it directly."""
     return stats.binomtest(round(share * of), of, 0.05, alternative="greater").pvalue > 0.01
 
 
@@ -36,7 +36,7 @@ def test_identical_arms_are_hardly_ever_called_faster():
 
 
 def test_the_committed_result_keeps_a_false_speed_up_in_at_most_one_tune_of_twenty():
-    """Of single trials hardly more: they are looked at after each pair. What they call faster is proven once more."""
+    """Single trials may exceed it slightly, because they are judged after each pair and proven again afterwards."""
     result = json.loads(prover.BUSY.with_name("2026-11-16-prover.json").read_text(encoding="utf-8"))
     for found in result["alike"].values():
         assert found["tunes"] >= 200

@@ -18,7 +18,7 @@ def runs_of(*runs: list[float]) -> list[list[Work]]:
 
 
 def simulated(random: np.random.Generator, speed: float, runs: int, epochs: int, between: float, within: float):
-    """Runs that differ from one another, of epochs that differ within the run."""
+    """Simulated runs that differ from one another and whose epochs differ within the run."""
     return runs_of(
         *(list(np.exp(random.normal(0, between) + random.normal(0, within, epochs)) / speed) for _ in range(runs))
     )
@@ -57,7 +57,7 @@ def test_whole_runs_are_resampled_from_three_runs_on_and_epochs_below():
 
 
 def test_runs_that_differ_widen_the_interval_even_when_their_epochs_do_not():
-    """Twenty alike epochs of three unlike runs are three samples, not sixty."""
+    """Twenty equal epochs of three different runs are three samples, not sixty."""
     unlike = runs_of([1.0] * 20, [1.2] * 20, [1.4] * 20)
     base = runs_of([2.0] * 20, [2.0] * 20, [2.0] * 20)
     by_runs, by_epochs = ratio(unlike, base), ratio([[*unlike[0], *unlike[1], *unlike[2]]], base)

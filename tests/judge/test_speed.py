@@ -1,4 +1,4 @@
-"""When one arm is called faster than the other, and when the sample could not have told."""
+"""When one arm is called faster than the other, and when the sample is too small to say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hotlap.records.trial import EndReason
 
 
 def arm(name: str, *means: float, wobble: float = 0.01) -> list:
-    """One process per mean, its blocks a little apart."""
+    """One process per mean, whose blocks differ slightly."""
     pattern = (1 - wobble, 1 + wobble, 1.0, 1 + wobble / 2, 1 - wobble / 2)
     return [sample(name, seconds=[mean * factor for factor in pattern]) for mean in means]
 
@@ -106,7 +106,7 @@ def test_spread_is_pooled_around_the_mean_of_each_group():
 
 
 def test_the_power_is_as_promised():
-    """The rule played on fresh normal draws finds the effect as often as was promised."""
+    """Applied to new normal draws, the rule finds the effect as often as promised."""
     random = np.random.default_rng(11)
 
     def logs(count: int, shift: float = 0.0) -> list[float]:

@@ -1,4 +1,4 @@
-"""Keep, reject or inconclusive, and the sentence that says why."""
+"""A verdict keeps, rejects or is inconclusive, and its sentence says why."""
 
 from __future__ import annotations
 

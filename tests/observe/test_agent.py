@@ -1,4 +1,4 @@
-"""The agent on real loops in this process, looking into some steps only."""
+"""The agent observes real loops in this process and samples some of their steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ceiling: the same program, fed one cached batch for ever."""
+"""For the ceiling, the same program reads one cached batch forever."""
 
 from __future__ import annotations
 

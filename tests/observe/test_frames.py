@@ -1,4 +1,4 @@
-"""Which line of the user's is to blame."""
+"""A cost is attributed to a line of the user's code."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_a_project_that_contains_its_environment_is_still_the_users():
 
 
 def test_a_project_next_to_hotlap_with_a_longer_name_is_the_users():
-    """A prefix of the path is not its folder."""
+    """A shared prefix of two paths is not a shared folder."""
     assert kind_of(str(Path(frames.__file__).parents[1]) + "_experiments/train.py") == USER
 
 
 def called_from(*files: str) -> FrameType:
-    """The innermost frame of a chain of calls, from the outermost file in."""
+    """The innermost frame of a chain of calls through these files, outermost first."""
     code = "import sys\ndef call(rest):\n    return rest[0](rest[1:]) if rest else sys._getframe()\n"
     calls = []
     for file in files:
@@ -78,7 +78,7 @@ def test_a_user_frame_wins_over_an_installed_frame_further_in():
 
 
 def without_pytest(frame: FrameType, monkeypatch) -> None:
-    """As in a program that is installed as a whole: nothing above is the user's."""
+    """Make every frame above a library frame, as in a program that is installed as a whole."""
     above = frame
     while above is not None:
         file = above.f_code.co_filename

@@ -1,4 +1,4 @@
-"""How many samples a batch holds, what a DataLoader is like, and which one feeds the training."""
+"""Batches are counted in samples, DataLoaders are described, and the training loader is found."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hotlap.observe.loaders import EVALUATION, TRAIN, UNKNOWN, Loaders, batch_si
 
 
 class Encoding(dict):
-    """Like transformers' BatchEncoding."""
+    """Stands for the BatchEncoding of transformers."""
 
 
 class Fields:
-    """A mapping that is no dict, like tensordict's."""
+    """A mapping that is not a dict, like that of tensordict."""
 
     def keys(self):
         return ["x"]
@@ -73,7 +73,7 @@ def numbers(count: int, **options) -> DataLoader:
 
 
 class Reading:
-    """A loader being read, as the tape tells of it."""
+    """A loader being read, with the events that the tape records."""
 
     def __init__(self, loaders: Loaders, loader: DataLoader) -> None:
         self._loaders, self._loader = loaders, loader
@@ -93,7 +93,7 @@ class Reading:
             self._loaders.fetched(id(self._iterator), batch_size_of(next(self._iterator)))
 
     def fetch_unseen(self) -> None:
-        """A batch nobody looks at, or the end."""
+        """Fetch a batch that is not inspected, or reach the end."""
         self._loaders.requested(id(self._iterator))
         next(self._iterator, None)
         self._loaders.fetched_as_expected()
@@ -203,7 +203,7 @@ def test_batches_that_are_not_inspected_are_counted_as_the_sampler_predicts(drop
 
 @pytest.mark.parametrize(("drop_last", "batches", "samples"), [(False, 3, 5), (True, 2, 4)])
 def test_a_loader_read_twice_at_once_is_predicted_for_each_reading(drop_last, batches, samples):
-    """As in zip(loader, loader)."""
+    """This happens in zip(loader, loader)."""
     loaders, loader = Loaders(), numbers(5, drop_last=drop_last)
     pair = [Reading(loaders, loader), Reading(loaders, loader)]
     for _ in range(batches + 1):

@@ -1,4 +1,4 @@
-"""The closer look after the timed window."""
+"""After the timed window, samples of stacks and a trace show where time goes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_sampler_finds_the_current_line_of_the_training_thread_and_its_phase
     sampler = LineSampler(threading.get_ident(), lambda: FORWARD)
     sampler.start()
     line = sys._getframe().f_lineno + 2
-    while line not in [call.line for call, _ in list(sampler._samples)]:  # the first may be of where it was started
+    while line not in [call.line for call, _ in list(sampler._samples)]:  # the first may show the start of the sampler
         threading.Event().wait(0.001)
     sampler.stop()
     row = next(row for row in sampler.rows(step_ms=8.0) if row.line == line)

@@ -1,4 +1,4 @@
-"""One loss a step: what backward was called on, as the user wrote it."""
+"""One loss per step is recorded: the value that the user called backward on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_both_losses_of_a_gan_belong_to_its_step(losses):
 
 
 def test_a_backward_after_the_last_optimizer_step_belongs_to_the_next(losses):
-    """Without a loader a step is known to be over only when the optimizer steps again, after the next backward."""
+    """Without a loader a step is known to have ended only when the optimizer steps again, after the next backward."""
     backward(losses, tensor(1.0))
     losses.optimizer_ended()
     backward(losses, tensor(2.0))
@@ -139,7 +139,7 @@ def test_a_later_change_in_place_does_not_alter_a_recorded_loss(losses):
 
 
 def test_one_step_without_a_loss_discards_the_series(losses):
-    """A series with holes would be compared step by step with another one."""
+    """A series with gaps must not be compared step by step with another one."""
     backward(losses, tensor(1.0))
     end_step(losses)
     end_step(losses)
@@ -157,7 +157,7 @@ def test_after_the_window_backwards_are_counted_but_losses_are_not_recorded(loss
 
 
 def test_iterators_and_tensor_subclasses_are_not_read(losses):
-    """An iterator would be empty when torch comes to it; a subclass may do anything when asked for its value."""
+    """An iterator would be exhausted before torch reads it; a subclass may do anything when its value is read."""
     roots = iter([tensor(1.0)])
     losses.add(losses.note(None, (roots,), {}))
     assert next(roots).item() == 1.0
@@ -191,7 +191,7 @@ def test_torch_passes_the_loss_to_backward_as_the_first_argument():
     assert values(losses) == (12.0,)
 
 
-# Losses on a device, kept by themselves once warmed up. Addresses and versions are the same matter on the host.
+# Losses on a device are not copied after warm-up. Addresses and versions behave alike on the host.
 
 
 def loss_tensor(loss):
@@ -201,7 +201,7 @@ def loss_tensor(loss):
 
 
 def warmed(*pairs) -> Losses:
-    """Losses that were copied while warming up; each with what was done to it afterwards."""
+    """Losses copied during warm-up, each changed afterwards by its function."""
     losses = Losses(torch)
     for loss, afterwards in pairs:
         losses._originals.append((loss.detach(), loss._version))

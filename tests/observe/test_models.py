@@ -1,4 +1,4 @@
-"""Which module is trained, and what it is like."""
+"""The trained module is found and described."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Net(nn.Module):
 
 
 class Holder(nn.Module):
-    """Like a LightningModule: owns the network, is never called itself."""
+    """Stands for a LightningModule: it owns the network and is never called itself."""
 
     def __init__(self):
         super().__init__()

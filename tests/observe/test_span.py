@@ -1,4 +1,4 @@
-"""hotlap.span: the user's own sections."""
+"""hotlap.span marks a section of the user's code."""
 
 from __future__ import annotations
 

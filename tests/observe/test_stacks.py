@@ -1,4 +1,4 @@
-"""Where another thread is, without keeping what its functions hold."""
+"""The stack of another thread is read without keeping the objects of its functions alive."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Current thread 0x00007f0000000002 (most recent call first):
 
 
 class Held:
-    """Stands for a tensor: can be referred to weakly."""
+    """Stands for a tensor and can be weakly referenced."""
 
 
 @pytest.fixture
 def paused():
-    """A thread within two functions, one of which holds something; let it go on by the event."""
+    """A thread inside two functions, one of which holds an object; the event lets it continue."""
     inside, go_on, held = threading.Event(), threading.Event(), []
 
     def inner():
@@ -66,7 +66,7 @@ def test_the_users_own_line_takes_precedence_over_an_installed_program():
 
 
 def test_file_names_that_are_not_ascii_are_decoded():
-    """faulthandler writes them escaped; a line is joined with its source by the file's name."""
+    """faulthandler escapes them, but a line is matched with its source by the name of the file."""
     file, function = r"/home/jos\xe9/\u5b66\u7fd2/\U0001f680.py", r"f\xfcr"
     written = f'Thread 0x01 (most recent call first):\n  File "{file}", line 3 in {function}\n'
     assert calls_of(written, 1) == [Call("/home/josé/学習/🚀.py", 3, "für")]
@@ -83,7 +83,7 @@ def test_a_running_thread_is_found_in_the_users_function(paused):
 
 
 def test_objects_held_by_the_watched_function_are_freed_when_it_returns(paused):
-    """A frame taken from another thread would keep its locals: a tensor of a recorded graph must not be kept."""
+    """A frame object would keep the locals of the thread alive, among them the tensors of a recorded graph."""
     thread, go_on, held = paused
     stacks = Stacks(thread.ident)
     calls = stacks.calls()

@@ -1,4 +1,4 @@
-"""Which steps are looked into, and what becomes of the time of the others."""
+"""Which steps are sampled, and how the time of the others is attributed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotlap.records.observation import BACKWARD, COPY, DATA, EVALUATION, FORWARD
 
 
 def steps_of(sampling: StepSampling):
-    """Whether each step is looked into, one after the other."""
+    """Yield for each step whether it is sampled."""
     while True:
         length = sampling.run_length()
         for _ in range(10**6 if length is None else length):
@@ -27,7 +27,7 @@ def test_the_requested_share_of_steps_is_sampled(share):
 
 
 def test_the_sampled_steps_follow_no_rhythm():
-    """A program that stalls every second batch must not always be looked into when it does not stall."""
+    """A program that stalls on every second batch must not always be sampled on the other ones."""
     looked = list(islice(steps_of(StepSampling(0.3)), 40_000))
     for period in (2, 3, 4, 8):
         for phase in range(period):
@@ -74,7 +74,7 @@ def by_name(values: list[float]) -> dict[str, float]:
 
 
 def played(detailed: bool, clock: Clock, start: int) -> int:
-    """A step of data 30 (10 of them copying), forward 20, backward 40, rest 10."""
+    """Play a step of data 30 (10 of them copying), forward 20, backward 40 and rest 10."""
     clock.look(detailed, start)
     clock.enter(index(DATA), start)
     if detailed:

@@ -1,4 +1,4 @@
-"""What is taken at the end of a step. How loops fall into steps: see test_story.py."""
+"""The state at the end of a step is recorded. test_story.py covers how loops divide into steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tape tells: phases, steps, batches, losses, syncs. Times are in nanoseconds, written by hand."""
+"""Phases, steps, batches, losses and syncs are read from a tape. Times are hand-written nanoseconds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Reader:
         self.story.on_step = self.boundaries.append
 
     def read(self, *entries: tuple[Any, ...]) -> None:
-        """Entries as (kind, time), (kind, time, note) or (kind, time, note, thread)."""
+        """Read entries given as (kind, time), (kind, time, note) or (kind, time, note, thread)."""
         self.story.read([entry(*fields) for fields in entries])
 
     def spent(self, now: int) -> dict[str, int]:
@@ -144,7 +144,7 @@ def test_a_tape_may_be_read_in_pieces():
 
 
 def test_a_loader_read_inside_another_leaves_the_outer_one_loading(reader):
-    """A dataset that itself iterates a DataLoader: the way out of iter() is on the tape twice, and is one."""
+    """A dataset may iterate a DataLoader: the end of iter() is then on the tape twice, and counts once."""
     inner = reader.loader(OTHER)
     reader.read((t.FETCH, 0, TRAINING), (t.ITERATE, 2, inner.role), (t.ITERATED, 4), (t.ITERATED, 5, (inner, OTHER)))
     reader.read((t.FETCHED, 10))
@@ -156,7 +156,7 @@ def test_a_loader_read_inside_another_leaves_the_outer_one_loading(reader):
 
 
 def loop(actions: str) -> Reader:
-    """b: a batch is asked for, l: forward and backward, any capital: that optimizer steps, with L as LBFGS."""
+    """Read b as a requested batch, l as forward and backward, a capital as a step of that optimizer (L is LBFGS)."""
     reader, tape, now = Reader(), [], 0
     for action in actions.replace(" ", ""):
         now += 10
@@ -207,7 +207,7 @@ def test_the_two_optimizers_of_a_gan_are_one_step():
 
 
 def test_five_critic_steps_on_a_batch_each_are_five_steps():
-    """Each batch the critic steps on is a step; the generator's joins the last of five."""
+    """Each batch that the critic steps on is a step; the step of the generator joins the last of five."""
     assert backwards(("blC" * 4 + "blClG") * 2 + "b") == [1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
 
 
@@ -292,7 +292,7 @@ def test_a_whole_evaluation_counts_as_evaluation_from_the_second_time_on(reader)
 
 
 def test_training_resumes_when_its_loader_is_iterated_again(reader):
-    """Starting its workers anew is a cost of the training, not of the evaluation before."""
+    """Restarting its workers is a cost of the training, not of the evaluation before."""
     train = reader.loader(TRAINING)
     train.role = TRAIN
     reader.read((t.CALL, 0, (True, 0)), (t.CALLED, 10), (t.ITERATE, 10, TRAIN), (t.ITERATED, 40))
@@ -328,7 +328,7 @@ def test_without_a_loader_the_first_call_of_a_step_gives_its_samples(reader):
 
 
 def counted(syncs: Syncs) -> tuple[int, float]:
-    """Calls, and milliseconds in all."""
+    """The number of calls and their milliseconds in total."""
     if not syncs.on_cuda:
         syncs.optimizer_stepped()
     rows = syncs.rows(steps=1, optimizer_steps_a_step=1.0)
@@ -366,7 +366,7 @@ def test_a_call_that_does_not_wait_is_not_counted(reader):
     assert counted(syncs) == (0, 0)
 
 
-@pytest.mark.parametrize("inside", [[], [(t.SPAN, 5, "augment")]], ids=["plainly", "in a span"])
+@pytest.mark.parametrize("inside", [[], [(t.SPAN, 5, "augment")]], ids=["directly", "in a span"])
 def test_on_cpu_a_datasets_own_code_does_not_sync_whatever_the_models_device(reader, inside):
     syncs = reader.watch_syncs(on_cuda=False)
     reader.read((t.FETCH, 0, TRAINING), *inside, (t.SYNC_BEGINS, 10), (t.SYNC_ENDS, 20, LINE), (t.FETCHED, 30))

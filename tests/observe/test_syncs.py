@@ -1,4 +1,4 @@
-"""Syncs and copies, by the line of the user's that makes them."""
+"""Syncs and copies are reported by the user's line that makes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hotlap.records.observation import Sync
 
 
 class Watched:
-    """As on CPU, where nothing waits but everything is told that would wait on CUDA."""
+    """Syncs observed as on CPU, where nothing waits but everything that would wait on CUDA is reported."""
 
     def __init__(self) -> None:
         self.syncs, self.tape = Syncs(on_cuda=False), list[Entry]()
@@ -159,7 +159,7 @@ def test_syncs_counted_outside_the_window_are_divided_by_its_own_steps():
 
 
 def test_on_cpu_nothing_is_counted_in_the_timed_window():
-    """Not even what was on the tape already when the window began: it would be told as a rare sync of its own."""
+    """A sync already on the tape when the window begins is not counted either: it would appear as a rare sync."""
     syncs = Syncs(on_cuda=False)
     syncs.timing = syncs.watching = True
     syncs.count(noted(syncs, "item", cuda=False), 5)
@@ -198,7 +198,7 @@ def test_a_copy_is_reported_with_its_line_its_bytes_and_its_kind():
 
 
 class On:
-    """A tensor as far as its device goes."""
+    """Stands for a tensor on this device."""
 
     def __init__(self, cuda: bool) -> None:
         self.is_cuda = cuda

@@ -1,4 +1,4 @@
-"""What a Chrome trace says of the device."""
+"""The activity of the device is read from a Chrome trace."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def activity(tmp_path):
 
 
 def test_the_device_is_busy_when_anything_runs_on_it(activity):
-    """400 µs and 100 µs of the copy that outlasts it, 100, 400: overlapping work counts once."""
+    """The busy times are 400, 100 (the copy that outlasts the kernel), 100 and 400 µs: overlapping work counts once."""
     assert activity.busy_ms_per_step == pytest.approx((0.5 + 0.1 + 0.4) / 2)
     assert activity.busy_share == pytest.approx(0.5)
     assert activity.steps == 2

@@ -1,4 +1,4 @@
-"""GPU load as NVML tells it. The driver is scripted; where there is none, nothing is told and nothing fails."""
+"""GPU load is read from NVML, here a scripted driver; without a driver nothing is reported and nothing fails."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class NVMLError(Exception):
 @dataclass
 class Device:
     name: str
-    load: Iterator[int]  # percent, one reading after the other
+    load: Iterator[int]  # percent, one per reading
     used_mb: Iterator[int]
-    watts: Iterator[float] | None = None  # None: a card that does not tell its power
+    watts: Iterator[float] | None = None  # None for a card that does not report its power
     lost: bool = False
 
 
 @dataclass
 class Driver(ModuleType):
-    """The functions of pynvml that are used, with the names and units of the real ones."""
+    """The functions of pynvml that hotlap uses, with their real names and units."""
 
     devices: list[Device] = field(default_factory=list)
     broken: bool = False
@@ -70,7 +70,7 @@ class Driver(ModuleType):
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, driver: Driver | None, seconds: int = 2, measuring: bool = True) -> Watch:
-    """What was seen of this process in so many samples. Without a driver pynvml cannot be imported."""
+    """The watch of this process after so many samples. Without a driver pynvml cannot be imported."""
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     watch = Watch(psutil.Process().pid)
     watch.measuring = measuring

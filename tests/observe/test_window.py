@@ -1,4 +1,4 @@
-"""When warming up is over, and when enough was measured."""
+"""Warm-up ends when steps are steady, and the window ends when it has enough of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_noise_of_a_busy_machine_hardly_prolongs_warm_up():
 
 
 def test_a_compilation_in_the_middle_prolongs_warm_up():
-    """A recompilation after the sixth step: steps get slow and then fast again."""
+    """After a recompilation at the sixth step, steps are slow and then fast again."""
     falling = [3.0, 0.9, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
     detector = WarmupDetector(None)
     slow_at_the_end = [detector.over(duration) for duration in falling]
@@ -55,7 +55,7 @@ def test_a_compilation_in_the_middle_prolongs_warm_up():
 
 
 def test_a_recompilation_right_at_the_end_of_warm_up_is_noticed():
-    """The fastest stretch so far is 10 ms: 2 s steps are no steady state of it."""
+    """The fastest steps so far take 10 ms, so steps of 2 s are not steady."""
     detector = WarmupDetector(None)
     assert not any(detector.over(duration) for duration in (1.0, 0.01, 0.01, 0.01))
     detector = WarmupDetector(None)

@@ -1,4 +1,4 @@
-"""A catalogue of seven, so that these tests do not change with the real one."""
+"""A catalogue of seven entries, so that these tests do not change with the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is applied for which words on the command line, and what is refused."""
+"""Which entries the options of the command line select, and which options are rejected."""
 
 from __future__ import annotations
 

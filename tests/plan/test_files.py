@@ -1,4 +1,4 @@
-"""Plans in files: what one may say of itself, whom it is believed, and that a strange file costs one line."""
+"""A plan file applies only what its signature and the risk allow, and a malformed file costs one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = ("early", "fused", "half", "bigger-batch", "manual")
 
 @pytest.fixture
 def keys(tmp_path, monkeypatch) -> Path:
-    """The folder of the key; the project is beside it."""
+    """The folder of the key, beside the project."""
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     folder = tmp_path / "state"
@@ -47,7 +47,7 @@ def names(allowed: files.PlanWithinBounds) -> list[str]:
     return [choice.name for choice in allowed.plan.choices]
 
 
-# What a file may say of itself
+# What a file may claim
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_a_run_folder_from_a_repository_is_not_accepted_as_a_tune(keys, tmp_path
         signature.refuse_unmarked(tmp_path / "theirs", keys)
 
 
-# A plan that is found by itself
+# A plan that is found automatically
 
 
 @pytest.fixture
 def plan_file(keys) -> Path:
-    """A plan that is applied by itself, until something is done to it."""
+    """A signed plan file that is applied automatically until a test changes it."""
     path = written(keys / "project" / "plans" / "plan.json", signature.signed(proven("half"), keys))
     assert names(files.found(path, COMMAND, keys)) == ["half"]
     return path

@@ -1,4 +1,4 @@
-"""Whether a command is still the one its plan was proven for."""
+"""A saved plan fits only the command, source, user, machine and folder that it was proven for."""
 
 from __future__ import annotations
 

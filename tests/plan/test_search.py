@@ -1,4 +1,4 @@
-"""Which values of an entry are looked at."""
+"""The search through the values of an entry stops after slow ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MODES = ("default", "reduce-overhead", "max-autotune", "another")
 
 
 def looked_at(speeds: dict[str, float]) -> tuple[list[str], tuple[str, ...]]:
-    """The values asked for, and those left out, where each is so fast."""
+    """The values tried and those left out when the values have these speeds."""
     finding, tried = EachOne(tuple(speeds)), []
     for value in finding.values():
         tried.append(value)
@@ -21,7 +21,7 @@ def looked_at(speeds: dict[str, float]) -> tuple[list[str], tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("speeds", "looks"),
     [((1.2, 1.1, 0.9, 0.8), 4), ((0.9, 1.0, 0.9, 1.3), 4), ((0.9, 0.8, 1.3, 1.3), 2), ((1.1, 0.0, 0.5, 1.3), 3)],
-    ids=["gains", "slow now and then", "two slow ones", "one failed, one slow"],
+    ids=["gains", "slow now and then", "two slow in a row", "one failed, one slow"],
 )
 def test_the_rest_is_left_out_after_two_slow_values_in_a_row(speeds, looks):
     tried, left_out = looked_at(dict(zip(MODES, speeds, strict=True)))

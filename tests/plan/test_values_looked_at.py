@@ -1,4 +1,4 @@
-"""Which values of an entry are looked at."""
+"""How many values of an entry are tried, with and without the sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records to JSON and back: the types are the schema."""
+"""Records survive JSON, and their types are the schema."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_text_of_any_language_stays_readable():
 
 
 def test_a_file_name_that_is_not_unicode_can_still_be_saved():
-    """Python gives undecodable bytes of a path as lone surrogates; a run folder must not be lost for one."""
+    """Python represents undecodable bytes of a path as lone surrogates, which must not make a run folder unreadable."""
     record = replace(observations.observation(), directory="/data/\udcff")
     text = to_json(record)
     text.encode("utf-8")

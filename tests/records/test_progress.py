@@ -1,4 +1,4 @@
-"""A few numbers shared through a small mapped file."""
+"""Progress is shared with another process through a small mapped file."""
 
 from __future__ import annotations
 

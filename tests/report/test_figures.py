@@ -1,4 +1,4 @@
-"""How figures are written."""
+"""How reports write numbers, ratios, sizes and paths."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The HTML page: one file that needs nothing, that everybody can read, and that no text of a user's can break."""
+"""The HTML page is one file that loads nothing, is accessible, and cannot be broken by user text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOADS = {"src", "href", "xlink:href", "srcset", "data", "action", "poster", "bac
 
 
 class Parsed(HTMLParser):
-    """Every element with its attributes and text; fails where tags are not closed in turn."""
+    """Collects every element with its attributes and text, and fails on tags that are not closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class TestTune:
         assert "\"'><img src=x onerror=alert(1)>" in shown
 
 
-class TestLooks:
+class TestAppearance:
     @pytest.mark.parametrize("which", [0, 1], ids=["light", "dark"])
     @pytest.mark.parametrize(("ink", "ground"), PAIRS)
     def test_text_has_enough_contrast(self, ink, ground, which):
@@ -200,7 +200,7 @@ class TestLooks:
 
     def test_dark_mode_and_print_have_styles(self):
         text = tuned(tunings.faster())
-        assert "@media screen and (prefers-color-scheme:dark)" in text  # on paper it is always light
+        assert "@media screen and (prefers-color-scheme:dark)" in text  # print is always light
         assert "@media print" in text
         assert "tabular-nums" in text
 
@@ -210,7 +210,7 @@ class TestLooks:
 
 
 def contrast(first: str, second: str) -> float:
-    """As WCAG 2 defines it."""
+    """The contrast as WCAG 2 defines it."""
     light, dark = sorted((luminance(first), luminance(second)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 

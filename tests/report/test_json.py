@@ -1,4 +1,4 @@
-"""One object with both records, which the codec reads back."""
+"""The JSON of a profile is one object with both records, which the codec reads back."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The page in a pull request says what the terminal says."""
+"""The page in Markdown says what the terminal page says."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""hotlap report: which run, which format, where to, and one clear line where that is not possible."""
+"""hotlap report finds the run, the format and the output, and gives one clear line when it cannot."""
 
 from __future__ import annotations
 

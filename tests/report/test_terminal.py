@@ -1,4 +1,4 @@
-"""The page in a terminal: what it shows, how wide it is, and that no observation breaks it."""
+"""The page in a terminal shows every part, fits its width, and no observation breaks it."""
 
 import dataclasses
 import io
@@ -40,12 +40,12 @@ def words(text: str) -> str:
 
 
 def bar_of(text: str) -> str:
-    """The line of letters, one a cell."""
+    """The line of letters, one per cell."""
     return next(line for line in text.splitlines() if re.fullmatch(r"[A-Z0-9]{20,}", line))
 
 
 def percents_of(text: str) -> list[int]:
-    """Those of the legend, which follows the bar up to an empty line."""
+    """The percents of the legend, which follows the bar up to an empty line."""
     legend = text.split(bar_of(text))[1].strip("\n").split("\n\n")[0]
     return [0 if less else int(share) for less, share in re.findall(r"(<?)(\d+) %", legend)]
 
@@ -81,7 +81,7 @@ def test_speed_ceiling_and_device_are_in_one_line():
     assert "device busy 20 %" in drawn(sync_bound(), 200)
 
 
-class TestTheBar:
+class TestBar:
     @pytest.mark.parametrize("width", [60, 80, 120, 300])
     def test_the_bar_is_as_wide_as_the_terminal_up_to_a_limit(self, width):
         assert len(bar_of(drawn(input_bound(), width))) == min(width, 100)
@@ -100,7 +100,7 @@ class TestTheBar:
             {"data": 1 / 3, "forward": 1 / 3, "backward": 1 / 3},
             {"data": 0.005, "copy": 0.005, "forward": 0.985, "rest": 0.005},
             {"data": 0.145, "forward": 0.145, "backward": 0.145, "optimizer": 0.145, "sync": 0.145, "rest": 0.275},
-            {"data": 0.2, "forward": 0.2},  # a window seen in part
+            {"data": 0.2, "forward": 0.2},  # a window that was observed in part
         ],
     )
     @pytest.mark.parametrize("width", [60, 100, 140])
@@ -169,7 +169,7 @@ class TestTables:
         assert "k" * 61 not in drawn(seen, 200)
 
 
-class TestWhatToDoNext:
+class TestNextSteps:
     def test_the_first_three_findings_give_advice_with_their_lines(self):
         text = words(drawn(sync_bound(), 200))
         assert "1. sync-in-loop (train.py:40): keep the value on the device" in text

@@ -1,4 +1,4 @@
-"""The report of a tune in a terminal, for a pull request, and as JSON."""
+"""The report of a tune in a terminal, in Markdown and as JSON."""
 
 from __future__ import annotations
 

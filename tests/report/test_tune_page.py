@@ -1,4 +1,4 @@
-"""What the report of a tune says, however it is drawn."""
+"""What the report of a tune says in every format."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def row(page, name: str):
     return found
 
 
-class TestTheSentence:
+class TestSentence:
     def test_a_proven_speedup_is_stated_with_its_evidence(self):
         assert page_of(tunings.faster()).sentence == (
             "Proven 2.40 times as fast with 2 optimisations over 70 steps, and harmless: "
@@ -317,7 +317,7 @@ class TestFullLength:
         assert page_of(tunings.no_speedup()).length.table is None
 
 
-class TestDoingItAgain:
+class TestCommands:
     def test_the_tune_command_has_every_requested_option(self):
         made = tunings.faster(asked=tunings.asked(steps=80, minimum=1.05))
         (line,) = [command.line for command in page_of(made).commands if command.what == "Tune again"]
@@ -361,7 +361,7 @@ class TestDoingItAgain:
         assert "--memory 16384M --device-memory 500M" in lines["Tune again"]
 
 
-class TestTheAxis:
+class TestAxis:
     def test_the_axis_is_logarithmic(self):
         drawn = axis([Interval(4.0, 3.0, 5.0), Interval(0.25, 0.2, 0.3)], 1.02)
         assert drawn.at(1.0) - drawn.at(0.5) == pytest.approx(drawn.at(2.0) - drawn.at(1.0))

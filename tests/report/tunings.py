@@ -1,6 +1,6 @@
-"""Tunes for the report's tests. Every number in here is made up; none was measured.
+"""Tunes for the tests of the report. Every number here is invented; none was measured.
 
-`faster()` is a whole tune with every kind of ending, each scenario bends it one way.
+`faster()` is a whole tune with every kind of outcome, and each scenario changes it in one way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def choice(name: str, value: str | None = None) -> Choice:
 
 
 def losses(steps: int, seed: int, wobble: float = 0.0) -> tuple[float, ...]:
-    """A falling loss with the noise of its seed; `wobble` is what another order of operations adds."""
+    """A falling loss with the noise of its seed; `wobble` is what a different order of operations adds."""
     chance, other = random.Random(seed), random.Random(seed + 1)
     return tuple(
         0.35 + 2.1 * math.exp(-4 * i / steps) + chance.gauss(0, 0.05) + other.gauss(0, wobble) for i in range(steps)
@@ -125,7 +125,7 @@ def verdict(name: str, stage: Stage, decision: Decision, why: str, **overrides: 
 def tried(
     number: int, entry: str, value: str | None, ratio: float, decision: Decision, why: str, **overrides: Any
 ) -> tuple[Trial, Verdict]:
-    """One optimisation alone against the baseline: four processes and what was made of them."""
+    """One optimisation alone against the baseline: four processes and their verdict."""
     stage = overrides.pop("stage", Stage.ALONE)
     name = f"{stage}-{entry}" + (f"={value}" if value else "")
     outcome = Outcome(name=entry, code=CODES.get(entry, "X001"), status=Status.APPLIED, why="made up", value=value)
@@ -328,7 +328,7 @@ def just_begun() -> TuneRecord:
 
 
 def one_process_each() -> TuneRecord:
-    """No interval, no noise band, no losses: the least a tune can have."""
+    """A tune with the least it can have: no interval, no noise band, no losses."""
     ran = (sample(0, "base", BASE_MS, losses=()), sample(1, "new", 20.0, losses=()))
     bare = speed(1.9, low=None, high=None, noise_low=None, noise_high=None, resampled="nothing", smallest=None, more=4)
     pair = tried(0, "fused-optimizer", None, 1.9, Decision.INCONCLUSIVE, "one process each", samples=ran, speed=bare)
@@ -345,7 +345,7 @@ def not_a_number() -> TuneRecord:
 
 
 def large(entries: int = 30, steps: int = 2000) -> TuneRecord:
-    """As many optimisations and losses as a page must carry."""
+    """A tune with as many optimisations and losses as a page must hold."""
     pairs = tuple(
         tried(100 + 4 * i, f"made-up-{i:02}", None, 0.8 + 0.05 * i, Decision.REJECT, f"reason number {i}")
         for i in range(entries)
@@ -355,7 +355,7 @@ def large(entries: int = 30, steps: int = 2000) -> TuneRecord:
 
 
 def hostile() -> TuneRecord:
-    """A user's text that would be markup, in every place where a user's text can stand."""
+    """A tune with text that looks like markup in every place where user text can appear."""
     bad = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(1)> | `x` [red]y[/] \x1b[31m\x00 \udce4"
     crashed = (sample(0, "base", BASE_MS), broken(1, EndReason.CRASHED, bad))
     pair = tried(

@@ -1,4 +1,4 @@
-"""In the process of a trial: steps counted alike in both arms, losses and metrics kept, the program ended in time."""
+"""The agent in a trial counts steps alike in both arms, records losses and metrics, and ends the program in time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DEFAULTS = {"steps": 12, "seed_shift": 0, "nudge": 0.0, "readings": 0, "metric":
 
 
 @pytest.fixture
-def entered(tmp_path):
-    """Enters this process as a trial would; returns how to see what was told."""
+def enter(tmp_path):
+    """Install the agent in this process as in a trial."""
     opened = []
 
     def enter(**order) -> Agent:
@@ -43,11 +43,11 @@ def entered(tmp_path):
         return agent
 
     yield enter
-    for opening in opened:
-        if isinstance(opening, Seams):
-            opening.close()
-        elif opening._stopper is not None:
-            opening._stopper.remove()
+    for seams_or_agent in opened:
+        if isinstance(seams_or_agent, Seams):
+            seams_or_agent.close()
+        elif seams_or_agent._stopper is not None:
+            seams_or_agent._stopper.remove()
     metric.take_to(None)
 
 
@@ -57,7 +57,7 @@ def report_of(folder) -> ProcessReport:
 
 
 def train(steps, optimizers=1, loader=False, after_step=lambda step: None):
-    """Losses as the program sees them, one sum a step."""
+    """Return the losses as the program sees them, one sum per step."""
     torch.manual_seed(0)
     models = [nn.Linear(4, 1) for _ in range(optimizers)]
     steppers = [torch.optim.SGD(model.parameters(), lr=0.05) for model in models]
@@ -81,8 +81,8 @@ def train(steps, optimizers=1, loader=False, after_step=lambda step: None):
 
 @pytest.mark.parametrize("optimizers", [1, 2])
 @pytest.mark.parametrize("loader", [False, True])
-def test_a_step_is_what_the_user_counts_with_and_without_a_loader(optimizers, loader, entered, tmp_path):
-    agent = entered(steps=100)
+def test_a_step_is_what_the_user_counts_with_and_without_a_loader(optimizers, loader, enter, tmp_path):
+    agent = enter(steps=100)
     losses = train(20, optimizers, loader)
     agent.process_ends()
 
@@ -91,8 +91,8 @@ def test_a_step_is_what_the_user_counts_with_and_without_a_loader(optimizers, lo
     assert not report_of(tmp_path).done
 
 
-def test_the_program_is_ended_after_the_requested_steps(entered, tmp_path):
-    entered(steps=12)
+def test_the_program_is_ended_after_the_requested_steps(enter, tmp_path):
+    enter(steps=12)
     seen = []
     with pytest.raises(WindowComplete):
         train(100, after_step=seen.append)
@@ -104,8 +104,8 @@ def test_the_program_is_ended_after_the_requested_steps(entered, tmp_path):
     assert 0 < report_of(tmp_path).began <= report_of(tmp_path).ends[0]
 
 
-def test_a_step_skipped_by_the_scaler_still_counts(entered, tmp_path):
-    agent = entered(steps=100)
+def test_a_step_skipped_by_the_scaler_still_counts(enter, tmp_path):
+    agent = enter(steps=100)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -122,8 +122,8 @@ def test_a_step_skipped_by_the_scaler_still_counts(entered, tmp_path):
     assert [index for index, loss in enumerate(losses) if loss == "nan"] == [2]
 
 
-def test_several_backwards_of_one_step_are_one_loss(entered, tmp_path):
-    agent = entered(steps=100)
+def test_several_backwards_of_one_step_are_one_loss(enter, tmp_path):
+    agent = enter(steps=100)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     for _ in range(3):
@@ -137,9 +137,9 @@ def test_several_backwards_of_one_step_are_one_loss(entered, tmp_path):
     assert report_of(tmp_path).losses == pytest.approx([whole] * 3)
 
 
-def test_a_nudged_baseline_starts_equal_and_diverges_by_a_rounding(entered, tmp_path):
+def test_a_nudged_baseline_starts_equal_and_diverges_by_a_rounding(enter, tmp_path):
     plain = train(10)
-    agent = entered(steps=100, nudge=2.0**-23)
+    agent = enter(steps=100, nudge=2.0**-23)
     nudged = train(10)
     agent.process_ends()
 
@@ -148,8 +148,8 @@ def test_a_nudged_baseline_starts_equal_and_diverges_by_a_rounding(entered, tmp_
     assert nudged == pytest.approx(plain, rel=1e-5)
 
 
-def test_metrics_reported_by_the_program_are_recorded_with_their_step(entered, tmp_path):
-    agent = entered(steps=100, metric="acc")
+def test_metrics_reported_by_the_program_are_recorded_with_their_step(enter, tmp_path):
+    agent = enter(steps=100, metric="acc")
 
     def after_step(step):
         hotlap.metric("acc", torch.tensor(step / 10))
@@ -173,10 +173,10 @@ def test_a_metric_outside_a_tune_is_never_evaluated():
     hotlap.metric("acc", Untouchable())
 
 
-def test_tensorboard_scalars_are_recorded_as_they_are_written(entered, tmp_path):
+def test_tensorboard_scalars_are_recorded_as_they_are_written(enter, tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
-    agent = entered(steps=100, tag="val/acc")
+    agent = enter(steps=100, tag="val/acc")
     with SummaryWriter(tmp_path / "board") as writer:
         train(2, after_step=lambda step: writer.add_scalar("val/acc", 0.5 + step, step))
         writer.add_scalar("other", 9.0)
@@ -188,8 +188,8 @@ def test_tensorboard_scalars_are_recorded_as_they_are_written(entered, tmp_path)
     ]
 
 
-def test_the_program_continues_past_the_steps_until_the_metric_is_read(entered, tmp_path):
-    entered(steps=5, readings=1, metric="acc")
+def test_the_program_continues_past_the_steps_until_the_metric_is_read(enter, tmp_path):
+    enter(steps=5, readings=1, metric="acc")
     with pytest.raises(WindowComplete):
         train(100, after_step=lambda step: hotlap.metric("acc", 1.0) if step == 20 else None)
 
@@ -198,7 +198,7 @@ def test_the_program_continues_past_the_steps_until_the_metric_is_read(entered, 
 
 
 class Clock:
-    """Stands in for torch.cuda: a device whose every step takes a millisecond, far behind a host that takes none."""
+    """Stands in for torch.cuda: each step takes the device a millisecond and the host no time."""
 
     def __init__(self):
         self.recorded, self.fractions, self.agent = [], [], None
@@ -235,9 +235,9 @@ class Moment:
 
 
 @pytest.fixture
-def on_a_device(entered, monkeypatch):
-    def enter(**order):
-        agent, clock = entered(**order), Clock()
+def on_a_device(enter, monkeypatch):
+    def enter_on_device(**order):
+        agent, clock = enter(**order), Clock()
         first, clock.agent, ticks = agent._first_step, agent, count()
         monkeypatch.setattr(agent, "_now", lambda: 1e-4 * next(ticks))
 
@@ -251,7 +251,7 @@ def on_a_device(entered, monkeypatch):
         monkeypatch.setattr(agent, "_write", lambda: None)
         return agent, clock
 
-    return enter
+    return enter_on_device
 
 
 def test_short_steps_on_a_device_are_timed_by_its_own_clock(on_a_device):

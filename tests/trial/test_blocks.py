@@ -1,4 +1,4 @@
-"""Blocks and warm-up, from the times of steps."""
+"""Warm-up and blocks are found from the times of the steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_few_device_times_make_few_blocks():
 
 
 def test_steps_before_the_data_is_cached_are_warm_up():
-    """From the second epoch on; the evaluation between the two is a step that takes long."""
+    """The data is cached from the second epoch on; the evaluation between the epochs is one long step."""
     slow, quick = [0.1, 0.11] * 50, [0.03] * 80
     assert warmup_steps(10.0, ends(*slow, 0.5, *quick)) in range(98, 106)
 

@@ -1,4 +1,4 @@
-"""hotlap tune as it is typed: what the words mean, what is refused, and what is said while it runs."""
+"""The command line of hotlap tune: how options are parsed, which are rejected, and what is printed while it runs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from hotlap.workflows.tune.book import Activity, Watcher
 
 
 class Stopped(Exception):
-    """What would have been started."""
+    """Carries the options of a tune that was not started."""
 
 
 @pytest.fixture
 def started(monkeypatch):
-    """Options as they reach the tune, which is not run."""
+    """Return the options as they reach the tune, which does not run."""
 
     def start(options, on_stage, watcher):
         raise Stopped(options)
@@ -234,7 +234,7 @@ def test_a_verdict_line_gives_its_speed_once(tmp_path):
         assert line.count("×") - line.count("rounding") == 1, line
 
 
-# What is tried
+# Candidates
 
 
 def test_candidates_are_ordered_by_the_most_they_could_gain():

@@ -1,4 +1,4 @@
-"""What a program writes in a trial lies elsewhere, and the program cannot tell."""
+"""Files that a program writes in a trial are diverted to another folder, and the program cannot tell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hotlap.trial.shadow import Shadow
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A working folder with a file of the user's, and everything written in it diverted."""
+    """A working folder with user files, in which every write is diverted."""
     folder = tmp_path / "project"
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "kept.txt").write_text("the user's")

@@ -1,4 +1,4 @@
-"""How a process ended, from its last words."""
+"""The ending of a process is classified by its report, its exit code and its last lines."""
 
 from __future__ import annotations
 

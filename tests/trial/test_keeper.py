@@ -1,4 +1,4 @@
-"""Files written past our diversion: what is put back, what is left, and what is said."""
+"""Files written past the diversion: which are restored, which are left alone, and what is reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def keeper(work, tmp_path):
 
 
 def process(keeper, tmp_path, during, diverted: Path | None = None):
-    """A process of a trial that does this, and wrote a file into this folder that was diverted."""
+    """Simulate a process of a trial that calls `during` and has a diverted file in the folder `diverted`."""
     scratch = tmp_path / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     if diverted is not None:

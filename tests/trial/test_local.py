@@ -1,4 +1,4 @@
-"""Real processes: measured and limited, nothing of the user's written, nothing left running."""
+"""Trials in real processes are measured and limited, write nothing of the user's and leave nothing running."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ time.sleep(20)
 
 
 def test_does_not_wait_for_an_interpreter_that_is_slow_to_shut_down(folder, monkeypatch):
-    """The user's own code is over by then; what takes long is, say, the pool of a compiler."""
+    """The user's own code has ended by then; the pool of a compiler, for example, may take long."""
     monkeypatch.setattr(local, "CLOSING", 0.3)
     text = f"{STEPPING}{CLOSING_DOWN}"
     sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=Limits(grace=60.0)).run(spec())
@@ -188,7 +188,7 @@ def test_does_not_wait_for_an_interpreter_that_is_slow_to_shut_down(folder, monk
 
 
 def test_the_end_of_the_users_code_is_reported_before_earlier_exit_handlers_run(folder):
-    """Called before what was registered earlier, such as what torch does at its end."""
+    """Exit handlers registered earlier, such as those of torch, run after the report."""
     asks = "print('left:', int((Path(os.environ['HOTLAP_SESSION']).parent / 'left').exists()), flush=True)"
     early = f"import atexit, os\nfrom pathlib import Path\natexit.register(lambda: {asks})\n"
     metric = Metric(name="left", pattern=r"left: ([0-9])", tag=None, higher_is_better=True, margin=None)
@@ -272,7 +272,7 @@ def test_processes_left_by_a_killed_hotlap_are_ended_first(folder):
 
 
 def test_a_process_that_outlives_hotlap_is_ended(folder):
-    """kill -9 of hotlap itself, while a process of a trial runs."""
+    """hotlap itself is killed with SIGKILL while a process of a trial runs."""
     import signal
     import subprocess
 

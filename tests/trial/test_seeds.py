@@ -1,4 +1,4 @@
-"""Seeds are shifted by the same in every process of an arm."""
+"""Every seed of a program is shifted by the amount of its pair."""
 
 from __future__ import annotations
 

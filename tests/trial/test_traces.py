@@ -1,4 +1,4 @@
-"""What a process tells beside its losses: weights, optimizer state, random streams, evaluations, files, lines."""
+"""A trial records weights, optimizer state, random streams, evaluations, saved files and printed lines."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_other_files_are_read_as_numbers_text_or_bytes(tmp_path):
 
 
 class Stream(io.BytesIO):
-    """Gives what was written in small pieces."""
+    """Returns the text in small pieces."""
 
     def read1(self, size=-1):
         return super().read1(7)

@@ -1,4 +1,4 @@
-"""What the tests of one workload share; a module names its workload in `NAME`."""
+"""Fixtures for the tests of one workload, which a module names in `NAME`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Read by all tests and test processes at once, as users share the cache; none may write to what is there."""
+    """The shared cache, as users share it: all test processes read it at once, so no test may write to its data."""
     root = shared_folder(tmp_path_factory) / "workload-data"
     root.mkdir(exist_ok=True)
     return root
@@ -31,5 +31,5 @@ def folder(workload: Workload, data_root: Path) -> Path:
 
 @pytest.fixture
 def common(folder: Path, tmp_path: Path) -> list[str]:
-    """Arguments that keep a run in this process: no workers, the tests' own data, the CPU."""
+    """Arguments that keep a run in this process: no workers, the data of the tests, the CPU."""
     return ["--size", "tiny", "--workers", "0", "--device", "cpu", "--data", str(folder), "--out", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""A small detector finds banknotes; broken training shows in the mean average precision."""
+"""A small detector finds banknotes, and broken training shows in the mean average precision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def naive_run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[O
 
 
 def test_several_processes_draw_the_same_pictures(workload, folder, tmp_path) -> None:
-    """Report size is drawn by all cores; here two are made to share a small one."""
+    """The report size is drawn by all cores; here two processes share a small size."""
     code = f"import data; data.PIXELS_PER_PROCESS = 100_000; data.ensure('tiny', 0, data.Path({str(tmp_path)!r}))"
     subprocess.run([sys.executable, "-c", code], cwd=WORKLOADS / NAME, check=True, timeout=120)
     shared = workload.data.default_folder("tiny", root=tmp_path)
@@ -63,7 +63,7 @@ def test_pictures_and_labels_have_the_form_of_the_report(workload, folder) -> No
 
 
 def test_a_drawn_note_lies_inside_its_box(workload) -> None:
-    """Where the picture with the note differs from the one without is where the label says."""
+    """The pixels that the note changes lie where its label says."""
     render = workload.data.render
     for seed in range(5):
         rng = np.random.default_rng(seed)
@@ -97,7 +97,7 @@ def test_naive_reaches_its_target_in_two_phases(workload, naive_run) -> None:
 
 @pytest.mark.thorough
 def test_limit_trains_what_naive_trains(workload, naive_run, common, capsys) -> None:
-    """Same batches in the same order: the first losses agree to rounding, which training then magnifies."""
+    """With the same batches in the same order the first losses agree to rounding, which training then magnifies."""
     expected, _ = naive_run
     outcome = run_in_process(workload.limit.main, capsys, *common)
     assert outcome.reached
@@ -170,7 +170,7 @@ def test_a_picture_without_notes_has_a_finite_loss(workload) -> None:
 
 
 def test_minimising_the_loss_finds_the_notes(workload) -> None:
-    """Decoding undoes what the loss asks for: maps trained on two notes decode to these two notes."""
+    """Decoding inverts the targets of the loss: maps trained on two notes decode to these two notes."""
     naive, metrics = workload.naive, workload.naive.metrics
     notes = torch.tensor([[0, 2, 0.5, 0.4, 0.5, 0.3], [0, 6, 0.3, 0.75, 0.42, 0.26]])
     maps = tuple(torch.zeros(1, 3, n, n, 12, requires_grad=True) for n in (8, 4, 2))
@@ -208,7 +208,7 @@ def test_batched_suppression_keeps_the_boxes_kept_for_each_picture(workload) -> 
 
 
 def test_mean_average_precision_matches_a_case_computed_by_hand(workload) -> None:
-    """Class 0: hit, miss, hit of two notes: 1/2 * 1 + 1/2 * 2/3. Class 1: its one note is never found."""
+    """Class 0 has a hit, a miss and a hit of two notes: 1/2 * 1 + 1/2 * 2/3. The one note of class 1 is never found."""
     metrics = workload.naive.metrics
     first, second, nowhere = [0.0, 0.0, 0.2, 0.2], [0.5, 0.5, 0.9, 0.9], [0.3, 0.0, 0.4, 0.1]
     found = metrics.Detections(np.array([first, nowhere, second]), np.array([0.9, 0.8, 0.7]), np.array([0, 0, 0]))

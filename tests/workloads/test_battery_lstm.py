@@ -1,4 +1,4 @@
-"""Recurrent nets learn state of charge from windows; broken training shows in the RMSE."""
+"""Recurrent nets learn state of charge from windows, and broken training shows in the RMSE."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_dropped_gradients_miss_the_target_clearly(workload, common, capsys, mon
 def test_the_limit_reaches_the_target(workload, common, capsys) -> None:
     outcome = run_in_process(workload.limit.main, capsys, *common, *ENOUGH)
     assert outcome.reached
-    assert outcome.metrics[-1] == pytest.approx(outcome.final, abs=2e-4)  # its own fast metric is the same one
+    assert outcome.metrics[-1] == pytest.approx(outcome.final, abs=2e-4)  # its own fast metric agrees
 
 
 def test_the_limit_trains_what_naive_trains(workload, common, capsys, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""Generated data is made once, whole or not at all."""
+"""Generated data is built once, completely or not at all."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_damaged_data_is_rebuilt(cache, counted_build, tmp_path: Path, damage: s
     if damage == "truncate":
         os.truncate(rows, 10)
     elif damage == "overwrite":
-        rows.write_text("9,9,9\n" * 100)  # the same size, other bytes
+        rows.write_text("9,9,9\n" * 100)  # the same size, different bytes
         os.utime(rows, ns=(1, 1))
     elif damage == "delete":
         rows.unlink()

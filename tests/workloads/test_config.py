@@ -1,4 +1,4 @@
-"""`fast.py --config`: a template or a file below the options of the command line, all of it at work or refused."""
+"""`fast.py --config` takes a template or a file below the command line; every field applies or is rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def written(folder: Path, text: str, name: str = "run.toml") -> str:
 
 
 def understood(workload: Workload, folder: Path, *words: str):
-    """Settings and recipe that a script with one parser for all makes of its arguments."""
+    """The settings and the recipe that a script with a common parser makes of its arguments."""
     settings, given, *_ = workload.fast.read_arguments([*words, "--data", str(folder), "--device", "cpu"])
     return settings, workload.fast.training_of(settings, given, CPU).recipe()
 
@@ -114,7 +114,7 @@ def test_help_describes_the_configuration(capsys) -> None:
 
 
 def handed_over(workload: Workload, monkeypatch, folder: Path, *words: str):
-    """Settings and training that a script with phases or flags of its own makes of its arguments."""
+    """The settings and the training that a script with its own phases or flags makes of its arguments."""
     seen = []
     monkeypatch.setattr(workload.fast, "train", lambda *parts: seen.append(parts) or 1.0)
     assert workload.fast.main([*words, "--data", str(folder), "--device", "cpu"]) == 0

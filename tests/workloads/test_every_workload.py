@@ -1,4 +1,4 @@
-"""What holds for each of the five: the data repeat and heal, and on a GPU the graph trains as the eager step does."""
+"""Every workload: its data is reproducible and repaired, and on a GPU the graph trains like the eager step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_truncated_files_are_generated_again(name: str, data_root: Path, tmp_pat
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_engine_reaches_the_target_of_the_naive_script(name, data_root, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setenv("HOTLAP_DATA", str(tmp_path))  # where it keeps what it has prepared
+    monkeypatch.setenv("HOTLAP_DATA", str(tmp_path))  # where the engine caches prepared data
     workload = load_workload(name)
     folder = workload.data.ensure("tiny", root=data_root)
     common = ["--size", "tiny", "--data", str(folder), "--out", str(tmp_path), "--device", "cpu"]

@@ -1,4 +1,4 @@
-"""A small CNN hears leaks in mel segments; broken training shows in the F1 of the segments."""
+"""A small CNN finds leaks in mel segments, and broken training shows in the F1 of the segments."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_naive_reaches_its_target(workload, naive_run) -> None:
 
 
 def test_limit_trains_what_naive_trains(workload, naive_run, common, capsys) -> None:
-    """Same batches in the same order: the losses agree to rounding, and so does the quality."""
+    """With the same batches in the same order the losses agree to rounding, and so does the quality."""
     expected, _ = naive_run
     outcome = run_in_process(workload.limit.main, capsys, *common)
     assert outcome.reached
@@ -157,7 +157,7 @@ def test_f1_is_computed_correctly(workload) -> None:
 
 
 def test_workers_read_the_same_data(workload, folder) -> None:
-    """The file is opened anew in each worker, so the open handle never crosses a fork."""
+    """Each worker opens the file itself, so an open handle never crosses a fork."""
     train, _ = workload.naive.build_datasets(folder, workload.naive.defaults("tiny"))
     expected = train[5][0]  # opens the file in this process first
     assert train.__getstate__()["file"] is None

@@ -1,4 +1,4 @@
-"""Lightning and Accelerate train what naive.py trains, print what every arm prints, and say what they lack."""
+"""Lightning and Accelerate train what naive.py trains, print what every arm prints, and name a missing package."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ REPOSITORY = WORKLOADS.parent
 
 @contextlib.contextmanager
 def peer_module(framework: str, name: str) -> Iterator[ModuleType]:
-    """The script of a framework, which imports naive.py of one workload while it runs."""
+    """The script of a framework, which imports naive.py of one workload when it runs."""
     torch.set_num_threads(1)
     with fresh_imports(name):
         yield importlib.import_module(f"peer_{framework}")
 
 
 def arguments_for(name: str, data_root: Path, out: Path) -> list[str]:
-    """One epoch, or two where the first of them trains with the backbone frozen."""
+    """The arguments for one epoch, or for two where the first has a frozen backbone."""
     folder = load_workload(name).data.ensure("tiny", root=data_root)
     epochs = "2" if name == "banknotes" else "1"
     common = ["--size", "tiny", "--epochs", epochs, "--workers", "0", "--device", "cpu"]
@@ -58,7 +58,7 @@ QUICK = ("battery_fnn", "leak")
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in NAMES]
 )
 def test_peers_train_what_naive_trains(name: str, data_root: Path, tmp_path: Path, capsys) -> None:
-    """The same number of samples and, in another order of the samples, nearly the same mean loss."""
+    """The number of samples is the same, and in another order of samples the mean loss is nearly the same."""
     arguments = arguments_for(name, data_root, tmp_path)
     naive = run_in_process(load_workload(name).naive.main, capsys, *arguments)
     for framework in FRAMEWORKS:
@@ -84,6 +84,7 @@ def test_the_losses_agree_in_the_same_order_of_samples(
     assert outcome.final == pytest.approx(naive.final, abs=2e-3)
 
 
+@pytest.mark.thorough
 def test_the_script_runs_from_any_folder_with_workers(data_root: Path, tmp_path: Path) -> None:
     arguments = [*arguments_for("battery_fnn", data_root, tmp_path), "--workers", "1"]
     command = [sys.executable, str(WORKLOADS / "peer_lightning.py"), "battery_fnn", *arguments]
@@ -154,6 +155,7 @@ def test_workers_leave_room_for_the_process_they_feed(peer, monkeypatch, cores: 
     assert peer.workers_from_cores() == workers
 
 
+@pytest.mark.thorough
 def test_the_sweep_records_every_epoch_and_continues_after_a_failure(data_root: Path, tmp_path: Path) -> None:
     out = tmp_path / "settings.json"
     script = REPOSITORY / "benchmarks" / "training" / "peer_settings.py"

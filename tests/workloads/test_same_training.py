@@ -1,8 +1,8 @@
-"""The engine trains what the naive script trains: from the same weights, in the same order, to the same weights.
+"""From the same weights and in the same order, the engine trains to the same weights as the naive script.
 
-In float64: what float32 rounds otherwise grows a hundred thousand times within sixty steps of the detector, so that a
-real difference would not be told from rounding. The engine's steps are graphs, emulated, as on a GPU. A few rows are
-enough: every phase has a first step and replays, all but the detector a shorter last batch too.
+The tests use float64, because a rounding of float32 grows a hundred thousand times within sixty steps of the detector
+and would hide a real difference. The steps of the engine are graphs, emulated, as on a GPU. A few rows are enough:
+every phase has a first step and replays, and all but the detector also have a shorter last batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHORT = {
 
 @pytest.fixture
 def in_double(monkeypatch):
-    """All that is asked for in float32 is float64."""
+    """Make every request for float32 give float64."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     torch.set_default_dtype(torch.float64)
     yield
@@ -41,7 +41,7 @@ def in_double(monkeypatch):
 
 
 def few_rows(folder: Path, target: Path, count: int) -> Path:
-    """The first of a part's rows: of the tables of HDF5 files, or of a folder of pictures."""
+    """Copy the first rows of each part: of the tables of HDF5 files, or of a folder of pictures."""
     for path in sorted(folder.rglob("*.h5")):
         with h5py.File(path) as given, h5py.File(target / path.name, "w") as short:
             for name in given:
@@ -61,7 +61,7 @@ def with_short_cycles(monkeypatch, naive, rows: int) -> None:
 
 
 def with_remembered_models(monkeypatch, module, models: list) -> None:
-    """In float64; inputs are rounded to float32 first, as both scripts read them in their own way."""
+    """Record the models in float64; inputs are rounded to float32, because each script reads them in its own way."""
     build = module.build_model
 
     def remembered(settings):
@@ -119,5 +119,5 @@ def test_the_engine_trains_to_the_weights_of_the_naive_script(
     naive, engine = (model.state_dict() for model in models)
     assert recorder.replays >= 4
     for key, value in naive.items():
-        # A step moves a weight by about 1e-3; where a gradient is as good as zero, Adam takes its sign from rounding.
+        # A step moves a weight by about 1e-3; at a gradient of almost zero, rounding decides the sign of Adam's step.
         assert torch.allclose(engine[key], value, rtol=1e-5, atol=1e-5), key

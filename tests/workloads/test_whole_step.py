@@ -1,4 +1,4 @@
-"""The step all limit.py share: every sample of an epoch is trained, and preparing a graph leaves no trace."""
+"""The step that all limit.py share trains every sample of an epoch, and preparing a graph leaves no trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def whole_step() -> ModuleType:
 
 
 class Small(nn.Module):
-    """A buffer and a frozen part, as the detector of banknotes has them."""
+    """A model with a buffer and a frozen part, like the detector of banknotes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def test_fewer_samples_than_a_batch_make_one_step(whole_step) -> None:
 
 
 def test_restoring_a_snapshot_leaves_no_trace_and_moves_no_tensor(whole_step) -> None:
-    """What a warm-up changes is put back in place: weights, running means, and moments of a run taken up again."""
+    """Weights, running means and the moments of a resumed run are restored in place after a warm-up."""
     step = build(whole_step, 16, 8, [])
     step.epoch(torch.arange(16))
     tensors = [*step.model.state_dict().values(), *step._moments().values()]

@@ -31,9 +31,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training run printed; `settings` stands in the output of Lightning and Accelerate only."""
+    """The parsed output of a training run; only Lightning and Accelerate print `settings`."""
 
-    samples: tuple[int, int]  # trained in an epoch, and validated on
+    samples: tuple[int, int]  # trained per epoch, and validated
     losses: list[float]
     metrics: list[float]
     final: float
@@ -50,7 +50,7 @@ def load_workload(name: str) -> Workload:
 
 @contextlib.contextmanager
 def fresh_imports(name: str) -> Iterator[None]:
-    """Inside, the modules of one workload are imported by plain names; afterwards all is as before."""
+    """Import the modules of one workload by plain names, and restore all modules afterwards."""
     folder = WORKLOADS / name
     path_before, modules_before = list(sys.path), _workload_modules()
     for name in modules_before:
@@ -83,7 +83,7 @@ def run_script(name: str, script: str, *arguments: str, data_root: Path) -> subp
 
 
 def outcome_of(printed: str) -> Outcome:
-    """Reads the lines every training script prints; an unexpected line is an error."""
+    """Parse the lines that every training script prints; an unexpected line is an error."""
     lines = printed.strip().splitlines()
     settings = re.fullmatch(r"settings (\S+=\S+(?: \S+=\S+)*)", lines[0])
     samples, *epochs, last = lines[1:] if settings else lines
@@ -114,14 +114,14 @@ def run_in_process(main: Callable[[list[str]], int], capsys, *arguments: str) ->
 
 
 def without_shuffling(monkeypatch, module: ModuleType) -> None:
-    """The module's loaders take the samples in the order of the file."""
+    """Make the loaders of the module take the samples in the order of the file."""
     monkeypatch.setattr(
         module, "DataLoader", lambda *parts, **options: DataLoader(*parts, **{**options, "shuffle": False})
     )
 
 
 def in_order(monkeypatch, workload: Workload) -> None:
-    """naive.py and limit.py take the samples in the order of the file."""
+    """Make naive.py and limit.py take the samples in the order of the file."""
     without_shuffling(monkeypatch, workload.naive)
     monkeypatch.setattr(
         workload.limit, "epoch_order", lambda samples, generator, device: torch.arange(samples, device=device)

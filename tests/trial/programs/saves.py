@@ -1,4 +1,4 @@
-"""Trains, saves, logs, removes and reloads as training scripts do, and tells a metric both ways."""
+"""Trains, saves, logs, removes and reloads as training scripts do, and reports a metric in both ways."""
 
 import random
 import shutil
