@@ -21,7 +21,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(  # for every Python that the tests s
 
 import pytest
 from harness import Ran, profile, profiled_once, python
-from warm import one_folder_for_all
+from warm import one_folder_for_all, warmed
 
 WINDOW = ("--no-ceiling", "--steps", "20", "--warmup", "3")
 
@@ -42,7 +42,7 @@ def traced_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @pytest.fixture(scope="session")
 def worker_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """The same, loading with a worker, ended after the window."""
-    command = python("endless.py", "--workers", "1", "--out", "finally.txt")
+    command = warmed(python("endless.py", "--workers", "1", "--out", "finally.txt"))
     return profiled_once(tmp_path_factory, "worker", lambda folder: profile(command, folder, *WINDOW))
 
 

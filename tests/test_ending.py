@@ -74,7 +74,7 @@ def test_a_failing_program_keeps_its_traceback_and_exit_code_and_gets_a_report(t
         .replace("        say(step, loss)", "        if step == 12: raise SystemExit(7)")
     )
     alone = warm([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
-    ran = profile([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
+    ran = profile(warmed([sys.executable, str(script)]), tmp_path, PYTHONPATH=str(PROGRAMS))
 
     assert (alone.code, ran.code) == (7, 7)
     assert ran.observation["ended"] == "program failed"
@@ -143,7 +143,7 @@ def test_a_terminated_run_leaves_no_process_behind(tmp_path):
         (["pythn", "train.py"], 127, "command not found: pythn"),
         (["./train.py"], 127, "command not found: ./train.py"),
         (["true"], 65, "found no Python 3.10 or newer to observe"),
-        ([sys.executable, "-I", "-c", "import torch"], 65, "without -I"),
+        ([sys.executable, "-I", "-c", "pass"], 65, "without -I"),
         ([sys.executable, "-c", "print('no torch')"], 66, "torch was never imported"),
         ([sys.executable, "-c", "import torch; torch.optim.SGD([torch.zeros(1)])"], 66, "1 optimizer(s) made"),
         ([sys.executable, "-c", "raise SystemExit(3)"], 3, "before its first training step"),
@@ -229,7 +229,7 @@ def test_a_run_folder_that_cannot_be_made_is_reported_before_the_command_starts(
 
 
 def test_hotlap_off_is_inert(tmp_path):
-    ran = profile(python("no_loader.py"), tmp_path, HOTLAP="off")
+    ran = profile(warmed(python("no_loader.py")), tmp_path, HOTLAP="off")
 
     assert ran.code == 65
     assert "step 24 loss" in ran.stdout

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
@@ -76,9 +76,9 @@ def perform(options: argparse.Namespace) -> Bench:
                 results.add(process.run(arm, key, folder, go_on))
 
         try:
-            for done in [pool.submit(train, key) for key in keys]:
+            for done in as_completed([pool.submit(train, key) for key in keys]):
                 done.result()
-        except BaseException:  # else all that is left would be trained before it is told
+        except BaseException:  # else all that is left would be trained before the failure is reported
             ended.set()
             raise
     return results.bench

@@ -36,7 +36,7 @@ def all_is_imported():
             torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.thorough) for chunk in range(1, CHUNKS))])
 def test_generated_programs_give_the_same_results(chunk, tmp_path):
     resident = 0
     for number, recipe in enumerate(recipes(SEED, PROGRAMS)[chunk::CHUNKS]):
