@@ -15,7 +15,11 @@ from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seam, Seams
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "workloads").glob("*/README.md")),
+]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 SYNOPSIS = re.compile(r"[\[…|]")  # marks of a synopsis, which is not a command to type

@@ -106,7 +106,7 @@ def main() -> None:
 
 def about() -> dict[str, object]:
     here, _ = surroundings.look("cuda" if torch.cuda.is_available() else "cpu")
-    applied = sys.modules.get("hotlap.control.applied_plan") is not None
+    applied = any(name.endswith(".control.applied_plan") for name in sys.modules)
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": here.machine.gpu or here.machine.cpu,

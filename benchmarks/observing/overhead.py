@@ -103,7 +103,7 @@ class Observer:
         self.seams = Seams(torch, Guard(strict=True))
         self.seams.open()
         self.agent = observing.Agent(torch, session, self.seams)
-        self.agent.turns.detail = 1.0  # from here on the benchmark decides
+        self.agent.sampled_seams.detail = 1.0  # from here on the benchmark decides
         self.agent.subscribe()
         loop.begin_epoch()  # a loader iterated before hotlap came would never be known to it
         for _ in range(WARM):
@@ -115,7 +115,7 @@ class Observer:
     @contextmanager
     def arm(self, name: str) -> Iterator[None]:
         if name != "off":
-            self.agent.turns.look_into(name == "detailed")
+            self.agent.sampled_seams.look_into(name == "detailed")
             yield
             return
         hooks = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)

@@ -30,7 +30,7 @@ CHUNK, CHUNKS = 4 * THREADS, 4096  # elements of a round; more chunks than this 
 PARTS = 256  # blocks that add up squares
 SHARED_BYTES = 4 * THREADS // 32
 pack = struct.Struct(f"{6 * TENSORS}Q3Q{TENSORS}i6i10f").pack
-log = logging.getLogger("hotlap.engine")
+log = logging.getLogger("hotlap.kernels")
 
 
 def defines(squares: bool) -> tuple[str, ...]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from random import Random
 
-SECONDS_OF_DETAIL = 120e-6  # per step, with room for programs of many syncs: benchmarks/overhead.py finds 41 and 45 µs
+SECONDS_OF_DETAIL = (
+    120e-6  # per step, with room for programs of many syncs: benchmarks/observing/overhead.py finds 41 and 45 µs
+)
 ALLOWED = 0.004  # of the step
 FEWEST = 60  # steps recorded in detail, if the window has that many
 

@@ -25,7 +25,8 @@ HERE_ALL = [title for title, training in TRAININGS.items() if training.only != "
 DROPPED, IN_WORKERS = "a CNN with dropout and dropped planes", "augmentation in workers"
 OF_EACH_KIND = (
     DROPPED, IN_WORKERS, "blocks dropped by random", "a CNN told to draw at a later step", "a CNN that draws nothing",
-    "an LSTM with dropout between its layers", "augmentation in the dataset", "pure samples that cost",
+    "an LSTM with dropout between its layers", "augmentation in the dataset", "pure samples in a worker",
+    "pure samples that cost",
 )  # fmt: skip
 FEWER = {
     "threads": (DROPPED, IN_WORKERS),  # two threads on a core that is busy wait for each other

@@ -116,6 +116,13 @@ def test_does_not_resume_a_tune_of_other_source_code(tmp_path, monkeypatch):
         resume(run)
 
 
+def test_does_not_resume_a_tune_whose_candidates_another_version_applied(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = of_this_source(begun(tmp_path / "kept", candidate("resident-data"), candidate("anomaly-mode")))
+    with pytest.raises(ResumeRefused, match=r"tries anomaly-mode, which this version of hotlap does not apply; start"):
+        resume(run)
+
+
 def resume(run, **given):
     return tuning.resume(run, Watcher(), lambda *_: None, given=given)
 

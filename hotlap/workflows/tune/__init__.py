@@ -38,6 +38,7 @@ from hotlap.workflows.tune.resumption import (
     as_measured,
     begun,
     refuse_elsewhere,
+    refuse_other_catalogue,
     refuse_other_circumstances,
     refuse_other_options,
     refuse_other_source,
@@ -207,6 +208,7 @@ def resume(
     if record is None:
         return tune(_options(request, run_dir), on_stage, watcher, instead_of=run)
     refuse_other_source(run, record)
+    refuse_other_catalogue(run, record)
     return go_on(run, record, watcher, run_dir)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotlap import store
+from hotlap.catalog import entries
 from hotlap.errors import RecordUnreadable, ResumeRefused, RunFolderUnwritable, RunNotFound
 from hotlap.plan import saved_plan
 from hotlap.process import tree
@@ -55,6 +56,16 @@ def refuse_elsewhere(run: store.Run, request: TuneRequest) -> None:
 def refuse_other_source(run: store.Run, record: TuneRecord) -> None:
     if record.circumstances.source != saved_plan.source_hash(record.asked.command):
         raise ResumeRefused(f"the source code has changed since {run.id} was started; {_start_over(record.asked)}")
+
+
+def refuse_other_catalogue(run: store.Run, record: TuneRecord) -> None:
+    """Refuse a tune of another hotlap, whose candidates are not all optimisations of this one."""
+    missing = sorted({candidate.entry for candidate in record.candidates} - set(entries()))
+    if missing:
+        raise ResumeRefused(
+            f"{run.id} tries {', '.join(missing)}, which this version of hotlap does not apply; "
+            + _start_over(record.asked)
+        )
 
 
 def refuse_other_options(run: store.Run, request: TuneRequest, given: Mapping[str, tuple[str, object]]) -> None:
