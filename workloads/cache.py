@@ -68,6 +68,11 @@ def is_complete(folder: Path) -> bool:
     return files is not None and all(_is_intact(folder / name, record) for name, record in files.items())
 
 
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every data file by its path inside `folder`, the manifest left out."""
+    return {name: _sha256(folder / name) for name in _file_names(folder)}
+
+
 def command_line(ensure: Callable[..., Path], sizes: tuple[str, ...], arguments: list[str] | None = None) -> int:
     """`python data.py --size small [--seed 0] [--root DIR]`: make the data and print its folder."""
     parser = argparse.ArgumentParser(description="Generate the data of this workload once and print its folder.")

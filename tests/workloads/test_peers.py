@@ -108,7 +108,7 @@ def test_a_missing_framework_is_reported_with_the_command_to_type(framework: str
     done = warm([sys.executable, str(without)], tmp_path)
     assert done.code == 3
     assert done.stdout == ""
-    assert done.stderr == f"needs {framework}; type: pip install 'hotlap[peers]'\n"
+    assert done.stderr == f"this arm needs {framework}; type: pip install 'hotlap[peers]'\n"
 
 
 @pytest.fixture
