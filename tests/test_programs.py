@@ -36,7 +36,7 @@ ENTERED_AS_THE_PLAIN_LOOP = (
 )
 
 
-LONGEST = ("own processes by spawn",)  # test_run enters spawned processes too
+LONGEST = ("own processes by spawn", "Accelerate")  # covered by test_run and by "accelerate launch"
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ def test_an_interrupted_bench_says_how_to_resume(stage, number):
     assert not psutil.pid_exists(int(stage.calls()[0][3]))
 
 
+@pytest.mark.thorough
 def test_data_whose_generation_was_killed_is_generated_again(stage):
     (stage.root / "hold-data").touch()
     running = stage.start("sun", "--arms", "naive", "--seeds", "1", "--device", "cpu")

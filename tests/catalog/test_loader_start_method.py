@@ -131,6 +131,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_forkserver_workers_give_the_same_losses(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
     command = [sys.executable, "train.py"]

@@ -24,6 +24,7 @@ def test_cycles_look_like_those_of_a_battery(workload, folder: Path) -> None:
         assert frame["current_a"].max() > 0.5
 
 
+@pytest.mark.thorough
 def test_the_script_as_a_user_runs_it_reaches_the_target(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "new"
     options = ["--size", "tiny", "--device", "cpu", *ENOUGH, "--out", str(out)]

@@ -39,7 +39,9 @@ def test_truncated_files_are_generated_again(name: str, data_root: Path, tmp_pat
     assert workload.cache.checksums(workload.data.ensure("tiny", root=tmp_path)) == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name == "banknotes" else name for name in NAMES]
+)
 def test_the_engine_reaches_the_target_of_the_naive_script(name, data_root, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("HOTLAP_DATA", str(tmp_path))  # where the engine caches prepared data
     workload = load_workload(name)

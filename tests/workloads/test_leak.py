@@ -56,12 +56,14 @@ def test_the_report_sized_model_has_six_hundred_thousand_parameters(workload) ->
     assert 0.5e6 < sum(parameter.numel() for parameter in model.parameters()) < 0.7e6
 
 
+@pytest.mark.thorough
 def test_naive_reaches_its_target(workload, naive_run) -> None:
     outcome, _ = naive_run
     assert outcome.reached
     assert outcome.losses[-1] < outcome.losses[0] / 3
 
 
+@pytest.mark.thorough
 def test_limit_trains_what_naive_trains(workload, naive_run, common, capsys) -> None:
     """With the same batches in the same order the losses agree to rounding, and so does the quality."""
     expected, _ = naive_run
@@ -107,6 +109,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(workload, folder, tmp_path
         assert torch.equal(state["exp_avg"], parts["optimizer"]["state"][number]["exp_avg"])
 
 
+@pytest.mark.thorough
 def test_limit_resumes_a_run_that_naive_began(workload, naive_run, common, tmp_path, capsys) -> None:
     _, out = naive_run
     begun = shutil.copytree(out, tmp_path / "begun")
