@@ -18,6 +18,8 @@ from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hotlap.runtime.recomputed_weights import recomputed_names
+
 DEEPEST = 3  # levels of nested settings
 MOST = 4000  # places; checking more would take longer than it saves
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -116,8 +118,9 @@ class Readings:
         own = not self._is_torch(getattr(forward, "__module__", None))
         if own:
             self._function(getattr(forward, "__func__", forward), kind)
+        recomputed = recomputed_names(module)
         for name in list(held):
-            if name not in OF_MODULES and (name in self._names or not own):
+            if name not in OF_MODULES and name not in recomputed and (name in self._names or not own):
                 self._place(held, name, 0)
 
     def _place(self, holder: dict[Any, Any], key: Any, depth: int) -> None:

@@ -103,7 +103,7 @@ class StubCuda:
     """This stub has the names of torch.cuda that the recorder uses, and notes how it uses them."""
 
     def __init__(self):
-        self.notes, self.mode = [], 0
+        self.notes, self.mode, self.pools = [], 0, 0
         self.CUDAGraph = lambda: SimpleNamespace(replay=lambda: self.notes.append("replay"), reset=lambda: None)
 
     def Stream(self):
@@ -134,7 +134,8 @@ class StubCuda:
         return 0
 
     def graph_pool_handle(self):
-        return "pool"
+        self.pools += 1
+        return f"pool {self.pools}"
 
     def get_sync_debug_mode(self):
         return self.mode

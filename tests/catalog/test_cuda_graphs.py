@@ -312,7 +312,7 @@ def test_a_forked_child_does_not_release_recordings(graphs, monkeypatch):
 
 
 def test_the_cuda_recorder_uses_what_torch_offers_and_recovers_from_failures():
-    used = [name for name in dir(StubCuda()) if not name.startswith("_") and name not in ("notes", "mode")]
+    used = [name for name in dir(StubCuda()) if not name.startswith("_") and name not in ("notes", "mode", "pools")]
     assert all(hasattr(torch.cuda, name) for name in [*used, "get_rng_state", "set_rng_state"])
     parameters = inspect.signature(torch.cuda.graph.__init__).parameters
     assert {"pool", "stream", "capture_error_mode"} <= set(parameters)
@@ -328,7 +328,12 @@ def test_the_cuda_recorder_uses_what_torch_offers_and_recovers_from_failures():
     first, second = recorder.record_both(lambda: 1, lambda outcome: outcome + 1)
     assert (first.outcome, second.outcome) == (1, 2)
     first.replay()
-    assert cuda.notes == ["stream", "capture pool thread_local", "end", "back"] * 2 + ["replay"]
+    of_forward, of_backward = (["stream", f"capture pool {n} thread_local", "end", "back"] for n in (1, 2))
+    assert cuda.notes == [*of_forward, *of_backward, "replay"], "gradients outlive the next forward"
+
+    cuda.notes.clear()
+    recorder.record_both(lambda: 1, lambda outcome: outcome + 1, "shared")
+    assert [note for note in cuda.notes if "capture" in note] == ["capture shared thread_local"] * 2
 
     cuda.notes.clear()
     with pytest.raises(ZeroDivisionError):

@@ -134,6 +134,31 @@ def test_accumulated_gradients_are_bit_exact():
         assert enabled.outcomes[0].status == "applied"
 
 
+@pytest.mark.parametrize("model", [mlp, lambda: Net(0.5), Recurrent])
+@pytest.mark.parametrize("loss_of", [mean_square, classes])
+def test_gradients_keep_their_values_until_the_next_backward(model, loss_of):
+    """Programs clear or read gradients after the next forward, or add to them over several backwards."""
+
+    def run():
+        torch.manual_seed(0)
+        net = model().cuda()
+        optim = sgd(net.parameters())
+        seen = []
+        for number in range(30):
+            loss = loss_of(net(torch.randn(16, 48).cuda()), torch.randn(16, 10).cuda())
+            seen += [parameter.grad.cpu() for parameter in net.parameters() if parameter.grad is not None]
+            if number % 4 == 0:
+                optim.zero_grad(set_to_none=number % 8 == 0)
+            loss.backward()
+            optim.step()
+        return [*seen, *(parameter.detach().cpu() for parameter in net.parameters())]
+
+    plain = run()
+    with hotlap.enable(None, with_=["cuda-graphs"]) as enabled:
+        assert same(run(), plain)
+        assert enabled.outcomes[0].status == "applied"
+
+
 def test_a_model_trained_after_another_is_replayed_too(backwards):
     plain = train(mlp) + train(Net)
     backwards.clear()

@@ -134,6 +134,7 @@ def test_a_graph_replays_what_was_captured(kind):
         return torch.autograd.grad(y.square().sum() + (last[0] if kind == "lstm" else last).sum(), weights)
 
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with selection.forced("cuda:fma:r2:c1:b1"):
         with torch.cuda.stream(side):
             expected = run()

@@ -9,8 +9,10 @@ from collections import deque
 from operator import attrgetter, is_
 from typing import Any
 
+from hotlap.catalog.cuda_graphs.rules import why_not_hooks
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forward_reads import Readings
+from hotlap.runtime.recomputed_weights import recomputed_names
 
 PLAIN = (int, float, bool, str, type(None))
 CONTAINERS = (list, dict, set, deque)
@@ -27,6 +29,9 @@ class Assumptions:
     """
 
     def __init__(self, torch: Any, module: Any, forward: Any) -> None:
+        self._torch = torch
+        self._handles = torch.utils.hooks.RemovableHandle
+        self._handles_made = self._handles.next_id  # torch counts the hooks registered anywhere
         self._children = list(module.modules())[1:]  # not the root itself, which the user must be able to free
         modules = module.modules()
         self._holders = [
@@ -58,6 +63,10 @@ class Assumptions:
     def holds(self, module: Any, forward: Any) -> bool:
         if getattr(forward, "__func__", forward) is not self._function or not self.is_held():
             return False
+        if self._handles.next_id != self._handles_made:
+            if why_not_hooks(self._torch, module) is not None:
+                return False
+            self._handles_made = self._handles.next_id
         now = self._now(module)
         if now == self._mode and self._readings.hold():
             self._times = 0
@@ -91,11 +100,12 @@ class Traces:
             for value in held.values()
             if isinstance(value, CONTAINERS)
         ]
+        self._recomputed = {id(vars(submodule)): recomputed_names(submodule) for submodule in module.modules()}
         self._streams = (random.getstate(), self._numpy(), torch.get_rng_state())
 
     def why_not(self) -> str | None:
         for held, names in self._attributes:
-            for name in {*held, *names}:
+            for name in {*held, *names} - self._recomputed.get(id(held), frozenset()):
                 if name not in held or name not in names or not _same(held[name], names[name]):
                     return f"forward changes the attribute {name} of the module, which a replay would not"
         if not all(_holds_the_same(value, before) for value, before in self._contents):

@@ -22,6 +22,7 @@ from hotlap.catalog.fused_optimizer.proof import is_due
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 from hotlap.runtime.other_threads import why_not_alone
+from hotlap.runtime.recomputed_weights import weight_norms
 
 MORE_REHEARSALS = 2  # besides the one compared with the replay: lazy set-up must not be captured
 NEAR = 1e-3  # of the largest element; some kernels sum in a different order each time, a wrong replay is far off
@@ -60,6 +61,7 @@ class GraphedRoot:
         self._inputs = Inputs(torch, recorder.device_type, args, kwargs, differentiated)
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._standing, self._listed = Assumptions(torch, module, forward), ParameterList(torch, module)
+        self._weight_norms = [(hook, child) for child in list(module.modules())[1:] for hook in weight_norms(child)]
         self._turn: Any = lambda: None
         self._given: Any = lambda: None  # the output of this turn, if there is only one
         self._replays, self._is_roomy = 0, True  # whether there is memory to compute a batch both ways
@@ -275,6 +277,8 @@ class GraphedRoot:
             self._prove(module, forward)
         sources = self._inputs.sources_of(leaves)
         replayed = self._apply(*self._parameters, *sources)  # what Function.apply does outside functorch transforms
+        for hook, child in self._weight_norms:
+            hook(child, args)  # the program may read the weight, or differentiate by it
         if self._is_single:
             self._given = weakref.ref(replayed[0])
             return replayed[0]

@@ -36,7 +36,11 @@ class Recorder(Protocol):
     def record_both(
         self, forward: Work, backward: Callable[[Any], Any], pool: Any = None
     ) -> tuple[Recording, Recording]:
-        """Capture forward() and backward(its outcome), always replayed in this order, in the same memory."""
+        """Capture forward() and backward(its outcome), always replayed in this order.
+
+        Without a pool each has its own, so that gradients still hold what backward left when forward is replayed again:
+        in a shared one they may lie where forward had its temporaries. In a given pool, nothing outlives the pair.
+        """
 
     def random_state(self) -> Any: ...
 
@@ -89,9 +93,8 @@ class CudaRecorder:
     def record_both(
         self, forward: Work, backward: Callable[[Any], Any], pool: Any = None
     ) -> tuple[Recording, Recording]:
-        pool = pool or self.new_pool()
-        first = self._captured(forward, pool)
-        return first, self._captured(lambda: backward(first.outcome), pool)
+        first = self._captured(forward, pool or self.new_pool())
+        return first, self._captured(lambda: backward(first.outcome), pool or self.new_pool())
 
     def _captured(self, work: Work, pool: Any) -> Recording:
         graph = self._torch.cuda.CUDAGraph()

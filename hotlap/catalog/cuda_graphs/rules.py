@@ -7,6 +7,7 @@ from typing import Any
 from hotlap.patch.roots import is_compiled
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import is_wrapper
+from hotlap.runtime.recomputed_weights import weight_norms
 
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = (
@@ -46,16 +47,18 @@ def why_not_root(torch: Any, module: Any, device_type: str, is_differentiated: b
         return f"a buffer of {name} is trained"
     if any(isinstance(child, torch.nn.RNNBase) and child.dropout for child in module.modules()):
         return "dropout between recurrent layers draws from cuDNN's own random stream, which cannot be restored"
-    return _why_not_hooks(torch, module)
+    return why_not_hooks(torch, module)
 
 
-def _why_not_hooks(torch: Any, module: Any) -> str | None:
-    """A replay runs no Python. Only the root's own forward hooks run around it."""
+def why_not_hooks(torch: Any, module: Any) -> str | None:
+    """A replay runs no Python. Only the root's own forward hooks run around it, and those of weight_norm beside it."""
     if any(getattr(torch.nn.modules.module, name, None) for name in GLOBAL_HOOKS):
         return "there are global module hooks, which a replay would not call"
     for child in module.modules():
         names = MODULE_HOOKS[2:] if child is module else MODULE_HOOKS
-        if any(getattr(child, name, None) for name in names):
+        hooks = sum(len(getattr(child, name, None) or ()) for name in names)
+        norms = len(weight_norms(child))
+        if hooks > norms or (norms and child is module):
             return f"{type(child).__name__} has hooks, which a replay would not call"
     for parameter in module.parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
