@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 from hotlap.loading.purity.objects import without_our_layers
@@ -49,10 +51,17 @@ def settings(torch: Any) -> tuple[Any, ...]:
         _of_pandas(),
         _of_pillow(),
         SMALLEST * 0.5 == 0.0,  # torch.set_flush_denormal
-        tuple(map(vars(torch.Tensor).get, OPERATORS)),
+        _of_tensors(torch.Tensor, tuple(map(vars(torch.Tensor).get, OPERATORS))),
         without_our_layers(torch.utils.data._utils.fetch._MapDatasetFetcher.fetch),
         without_our_layers(torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data),
     )
+
+
+@lru_cache(maxsize=4)
+def _of_tensors(tensors: Any, operators: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return how tensors compute, behind wrappers of hotlap's: early-read has one around `__float__`."""
+    found = zip(OPERATORS, operators, strict=True)
+    return tuple(without_our_layers(getattr(tensors, name, None) if own is None else own) for name, own in found)
 
 
 def _of_numpy() -> Any:
@@ -67,10 +76,26 @@ def _of_numpy() -> Any:
     return printing.format_options.get(), errors.get(None)
 
 
-def _of_pandas() -> Any:
-    """Return pandas' settings for how tables are written."""
-    options = getattr(sys.modules.get("pandas._config.config"), "_global_config", {})
-    return dict(options.get("display", ()))
+def _of_pandas() -> list[Any]:
+    """Return how pandas writes tables where that is not its default, which it is before pandas is imported."""
+    config = sys.modules.get("pandas._config.config")
+    if config is None:
+        return []
+    return [(name, held[name]) for held, name, default in _options(config) if held[name] is not default]
+
+
+@lru_cache(maxsize=1)
+def _options(config: ModuleType) -> list[tuple[dict[str, Any], str, Any]]:
+    """Return the dictionary that holds each option, its name there, and its default."""
+    held = getattr(config, "_global_config", {}).get("display", {})
+    places = [(held, name, f"display.{name}") for name in held if not isinstance(held[name], dict)]
+    nested = [(held[name], part, f"display.{name}.{part}") for name in held for part in _parts(held[name])]
+    defaults = getattr(config, "_registered_options", {})
+    return [(holder, name, getattr(defaults.get(key), "defval", None)) for holder, name, key in [*places, *nested]]
+
+
+def _parts(value: Any) -> Any:
+    return value if isinstance(value, dict) else ()
 
 
 def _of_pillow() -> Any:

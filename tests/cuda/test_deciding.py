@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 import hotlap
 from hotlap.control.enable import EnabledOptimizations
@@ -84,6 +85,42 @@ def test_losses_match_the_plain_program(kind: str, optimizer: type[torch.optim.O
     assert ours[:40] == pytest.approx(plain[:40], rel=1e-3)
     end, expected = (sum(losses[-64:]) / 64 for losses in (ours, plain))
     assert end == pytest.approx(expected, rel=0.2, abs=0.02)
+
+
+class Pictures(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    def __init__(self) -> None:
+        self.pixels, self.labels = torch.randint(0, 256, (8192, 64), dtype=torch.uint8), torch.randint(0, 10, (8192,))
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return (self.pixels[index].float() / 255).sub(0.5).view(1, 8, 8), self.labels[index]
+
+
+def test_kept_data_stays_while_everything_else_is_tried() -> None:
+    """Entries wrap functions of tensors, which no dataset may take for a change of its own."""
+    torch.manual_seed(0)
+    model = model_of("mlp").cuda()
+    optim = torch.optim.Adam(model.parameters(), lr=1e-3)
+    loader = DataLoader(Pictures(), batch_size=64, shuffle=True)
+    with hotlap.enable(risk="rounding") as enabled:
+        until, step = UntilDecided(enabled), 0
+        while until(step):
+            for x, y in loader:
+                loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+                optim.zero_grad()
+                loss.backward()
+                optim.step()
+                loss.item()
+                step += 1
+                if not until(step):
+                    break
+        tried = {name for trial in until.decisions.tried for name in trial.names}
+        (outcome,) = [outcome for outcome in enabled.outcomes if outcome.name == "resident-data"]
+    assert {"early-read", "profiler-marks", "gc-pauses"} <= tried, until.decisions
+    assert outcome.status == "applied", outcome
+    assert "disabled later" not in outcome.why, outcome
 
 
 def test_a_second_training_in_the_process_matches_the_first() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,10 @@ from hotlap.loading import files, state
 from hotlap.loading.pure import Watch
 from hotlap.loading.purity import study_of
 from hotlap.loading.settings import settings
+from hotlap.patch.guard import Guard
+from hotlap.patch.seams import Seams
+from hotlap.runtime.root_discovery import RootDiscovery
+from hotlap.runtime.site import Site
 
 SCALE = 1.0
 FACTORS = {"k": 1.0, "deep": [{"k": 1.0}]}
@@ -344,6 +348,32 @@ def test_a_changed_working_directory_means_another_file(tmp_path, monkeypatch):
     watch = watched(rows)
     monkeypatch.chdir(tmp_path / "two")
     assert watch.changed_now() == "a setting"
+
+
+def test_what_pandas_writes_is_a_setting_and_its_import_is_none(monkeypatch):
+    before = settings(torch)
+    defaults = {f"display.{name}": SimpleNamespace(defval=6) for name in ("precision", "html.border")}
+    options = {"display": {"precision": 6, "html": {"border": 6}}}
+    config = ModuleType("pandas._config.config")
+    vars(config).update(_registered_options=defaults, _global_config=options)
+    monkeypatch.setitem(sys.modules, "pandas._config.config", config)
+    assert settings(torch) == before
+    options["display"]["html"]["border"] = 1
+    assert settings(torch) != before
+
+
+@pytest.mark.parametrize("name", ["__float__", "__add__"])
+def test_an_operator_of_tensors_that_we_wrap_is_no_change_and_one_of_the_programs_is(name, monkeypatch):
+    before, original = settings(torch), getattr(torch.Tensor, name)
+    seams = Seams(torch, Guard(strict=True))
+    site = Site("early-read", "C115", None, torch, seams, RootDiscovery(seams))
+    site.replace(torch.Tensor, name, lambda original, tensor, args, kwargs: original(*args, **kwargs))
+    assert getattr(torch.Tensor, name) is not original
+    assert settings(torch) == before
+    site.close()
+    assert settings(torch) == before
+    monkeypatch.setattr(torch.Tensor, name, lambda *_: 1.0)
+    assert settings(torch) != before
 
 
 def test_a_pillow_module_imported_later_is_no_change(monkeypatch):
