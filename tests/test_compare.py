@@ -22,7 +22,7 @@ from hotlap.errors import (
 )
 from hotlap.records.codec import from_json
 from hotlap.records.comparison import Comparison, Kind, Result, Side
-from hotlap.records.trial import EndReason, Stage
+from hotlap.records.trial import EndReason, TrialStage
 from hotlap.report.compare import page as compare_page
 from hotlap.trial.runner import Spec
 from hotlap.workflows.compare import by_turns, speeds
@@ -192,8 +192,11 @@ class TestJudgement:
 def tune_run(tmp_path: Path, step_ms: float, seed: int, on: str = "AMD EPYC 9354") -> store.Run:
     """A tune that kept nothing: eight processes of the unchanged command, and one with another choice."""
     ran = tuple(sample(seed + i, "base" if i % 2 else "new", step_ms) for i in range(8))
-    other = trial("alone-x", Stage.ALONE, (sample(99, "new", 500.0),), new=(tunings.choice("x"),))
-    noise = (trial("noise", Stage.NOISE, ran), verdict("noise", Stage.NOISE, tunings.Decision.REJECT, "itself"))
+    other = trial("alone-x", TrialStage.ALONE, (sample(99, "new", 500.0),), new=(tunings.choice("x"),))
+    noise = (
+        trial("noise", TrialStage.NOISE, ran),
+        verdict("noise", TrialStage.NOISE, tunings.Decision.REJECT, "itself"),
+    )
     made = tunings.tuning((noise,), machine=on)
     run = store.create(COMMAND, tmp_path / "kept")
     run.save("tuning", replace(made, trials=(*made.trials, other)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hotlap.records.plan import Choice, Risk
-from hotlap.records.trial import Block, EndReason, MetricValue, Sample, Stage, Trial
+from hotlap.records.trial import Block, EndReason, MetricValue, Sample, TrialStage, Trial
 from hotlap.records.tune_record import Metric, TuneRequest
 
 ENTRY = "planted"
@@ -50,7 +50,7 @@ def sample(
     )
 
 
-def trial(samples: Iterable[Sample], risk: Risk = Risk.ROUNDING, stage: Stage = Stage.ALONE) -> Trial:
+def trial(samples: Iterable[Sample], risk: Risk = Risk.ROUNDING, stage: TrialStage = TrialStage.ALONE) -> Trial:
     return Trial(
         schema=1,
         name=f"{stage}-{ENTRY}",
@@ -67,7 +67,7 @@ def trial(samples: Iterable[Sample], risk: Risk = Risk.ROUNDING, stage: Stage = 
 def noise_trial(base: Iterable[Sample], again: Iterable[Sample]) -> Trial:
     """The baseline against itself."""
     both = [*base, *(replace(sample, arm="new", choices=()) for sample in again)]
-    return replace(trial(both, Risk.EXACT, Stage.NOISE), name="noise", entry=None, new=())
+    return replace(trial(both, Risk.EXACT, TrialStage.NOISE), name="noise", entry=None, new=())
 
 
 def asked(risk: Risk = Risk.NUMERIC, minimum: float = 1.02, metric: Metric | None = None) -> TuneRequest:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hotlap.records.figures import number, times
-from hotlap.records.trial import Stage
+from hotlap.records.trial import TrialStage
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.records.visible import visible
 from hotlap.workflows.tune import TuneResult
@@ -17,11 +17,11 @@ from hotlap.workflows.tune.book import Activity, Watcher
 
 EVERY = 0.25  # seconds
 WORDS = {
-    Stage.NOISE: "the baseline against itself",
-    Stage.ALONE: "alone",
-    Stage.STACKED: "on top of what is kept",
-    Stage.FINAL: "everything kept, against the baseline",
-    Stage.LASTING: "the same over a longer run",
+    TrialStage.NOISE: "the baseline against itself",
+    TrialStage.ALONE: "alone",
+    TrialStage.STACKED: "on top of what is kept",
+    TrialStage.FINAL: "everything kept, against the baseline",
+    TrialStage.LASTING: "the same over a longer run",
 }
 MARKS = {Decision.KEEP: "kept", Decision.REJECT: "not kept", Decision.INCONCLUSIVE: "inconclusive"}
 
@@ -77,8 +77,8 @@ class TuningLine(Watcher):
 def text(doing: Activity) -> str:
     """Return the live line: what is being tried, the best so far, and the time left of the budget."""
     what = WORDS[doing.stage]
-    if doing.stage in (Stage.ALONE, Stage.STACKED):
-        what = f"{doing.trial.split('-', 1 if doing.stage == Stage.ALONE else 2)[-1]} {what}"
+    if doing.stage in (TrialStage.ALONE, TrialStage.STACKED):
+        what = f"{doing.trial.split('-', 1 if doing.stage == TrialStage.ALONE else 2)[-1]} {what}"
     best = f"best so far {times(doing.best)}" if doing.best > 1 else "nothing kept yet"
     left = f"about {clock(doing.left)} left of {clock(doing.budget)}"
     return f"hotlap: {what}, pair {doing.pair} ({doing.arm}), step {doing.step} of {doing.steps}; {best}; {left}"
@@ -86,10 +86,10 @@ def text(doing: Activity) -> str:
 
 def verdict_line(verdict: Verdict) -> str:
     """Return the line for a verdict, naming the speed once: a reason that already states it is not repeated."""
-    if verdict.stage == Stage.NOISE:
+    if verdict.stage == TrialStage.NOISE:
         return f"hotlap: {WORDS[verdict.stage]}{_speed(verdict)}"
     name = _name(verdict)
-    stage = "" if verdict.stage == Stage.ALONE else WORDS[verdict.stage]
+    stage = "" if verdict.stage == TrialStage.ALONE else WORDS[verdict.stage]
     what = ", ".join(words for words in (name, stage) if words)
     if verdict.decision == Decision.KEEP and verdict.gate is not None:
         return f"hotlap: {MARKS[verdict.decision]}: {what}{_speed(verdict)}; {verdict.gate.why}"
@@ -100,7 +100,7 @@ def verdict_line(verdict: Verdict) -> str:
 def _name(verdict: Verdict) -> str:
     if verdict.entry is not None:
         return verdict.entry + ("" if verdict.value is None else f"={verdict.value}")
-    if verdict.stage != Stage.STACKED:
+    if verdict.stage != TrialStage.STACKED:
         return ""
     return verdict.trial.split("-", 2)[-1].replace("+", " + ")  # several together
 

@@ -22,7 +22,7 @@ from hotlap.judge.facts import Fact, shown
 from hotlap.judge.repeats import Reference, RepeatedRuns, Stability, apart, by_name, length, moved
 from hotlap.records.plan import Risk
 from hotlap.records.traces import Fingerprint
-from hotlap.records.trial import EndReason, Sample, Stage, Trial
+from hotlap.records.trial import EndReason, Sample, Trial, TrialStage
 from hotlap.records.verdict import Check
 
 EVALUATION = "evaluation"
@@ -184,7 +184,7 @@ def _numbers(
             failed += [
                 reason for name in differing if (reason := _too_far(left[name], right[name], reference, length(new)))
             ]
-        elif differing and stage != Stage.STACKED:  # stacked arms run longer; the final trial has a reference
+        elif differing and stage != TrialStage.STACKED:  # stacked arms run longer; the final trial has a reference
             unknown.append(f"{differing[0]} differs")
     return failed, unknown
 

@@ -24,7 +24,7 @@ from hotlap.judge.memory import MemoryLimits, memory_checks
 from hotlap.judge.numeric import late_loss, late_metric, metric_gate, numeric, unmeasured_rounding
 from hotlap.judge.rounding import rounding
 from hotlap.records.plan import Risk
-from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.trial import Sample, Trial, TrialStage
 from hotlap.records.tune_record import Metric
 from hotlap.records.verdict import Check, Gate
 
@@ -85,7 +85,7 @@ def _by_loss(trial: Trial, noise: Trial | None, metric: Metric | None, earlier: 
     if missing is not None:
         return Gate(risk=risk, passed=None, rule="losses of both arms", why=missing)
     by_loss = _BY_RISK[risk](found)
-    if trial.stage == Stage.LASTING:
+    if trial.stage == TrialStage.LASTING:
         return _lasting(trial, noise, metric, found, by_loss)
     if metric is None or risk is Risk.EXACT or not by_loss.passed:
         return by_loss

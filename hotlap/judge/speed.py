@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from hotlap.judge import power
 from hotlap.judge.ratio import EPOCHS, NOTHING, RUNS, RUNS_TO_RESAMPLE, Ratio, Work, ratio
-from hotlap.records.trial import EndReason, Sample, Stage, Trial
+from hotlap.records.trial import EndReason, Sample, Trial, TrialStage
 from hotlap.records.verdict import Speed
 
 RESAMPLED = {RUNS: "processes", EPOCHS: "blocks", NOTHING: "nothing"}
@@ -74,7 +74,7 @@ def _ends(found: Ratio, half: float | None) -> tuple[float | None, float | None]
 
 def _spread(trial: Trial, base: Sequence[Sample], new: Sequence[Sample], noise: Trial | None) -> power.Spread | None:
     """Return the baseline's spread, or both arms' if the new one strays more; two processes only hint at that."""
-    if trial.stage == Stage.NOISE:  # both arms are the baseline
+    if trial.stage == TrialStage.NOISE:  # both arms are the baseline
         return power.spread_of([_logs([*base, *new])])
     alike = [_logs(measured(noise.samples)) if noise is not None else [], _logs(base)]
     own = power.spread_of(alike)

@@ -16,7 +16,7 @@ from hotlap.judge.memory import MemoryLimits
 from hotlap.judge.speed import measured, speed
 from hotlap.records.codec import SCHEMA
 from hotlap.records.plan import Risk, Status
-from hotlap.records.trial import EndReason, Sample, Stage, Trial
+from hotlap.records.trial import EndReason, Sample, Trial, TrialStage
 from hotlap.records.tune_record import TuneRequest
 from hotlap.records.verdict import Decision, Gate, PaysOff, Speed, Verdict
 
@@ -36,8 +36,8 @@ def judge(
     """
     found = speed(trial, noise, request.minimum)
     allowed = MemoryLimits(host_mb=request.memory_mb, device_mb=request.device_mb, epoch_steps=epoch_steps)
-    quality = gate(trial, noise, request.metric, earlier, allowed) if trial.stage != Stage.NOISE else None
-    if quality is not None and trial.stage == Stage.LASTING:
+    quality = gate(trial, noise, request.metric, earlier, allowed) if trial.stage != TrialStage.NOISE else None
+    if quality is not None and trial.stage == TrialStage.LASTING:
         quality = with_check(quality, late_check(trial, found))
     decision, why = _decide(trial, found, quality, request)
     return Verdict(
@@ -67,7 +67,7 @@ def _decide(trial: Trial, found: Speed | None, quality: Gate | None, request: Tu
         return Decision.REJECT, f"the baseline against itself: {_ratio(found)}, {_band(found)}; nothing to keep"
     if quality.passed is False:
         return Decision.REJECT, quality.why
-    if not found.faster and (trial.stage != Stage.LASTING or found.slower):
+    if not found.faster and (trial.stage != TrialStage.LASTING or found.slower):
         return _not_faster(found)
     if quality.passed is None:
         return (
@@ -110,7 +110,7 @@ def _idle(trial: Trial) -> str | None:
 
 def _too_risky(trial: Trial, request: TuneRequest) -> str | None:
     if (
-        trial.stage == Stage.NOISE
+        trial.stage == TrialStage.NOISE
         or Risk(trial.risk) is Risk.TRAINING
         or Risk(trial.risk).rank <= Risk(request.risk).rank
     ):

@@ -23,7 +23,7 @@ class EndReason(TextEnum):
     NEVER_STEPPED = "never stepped"
 
 
-class Stage(TextEnum):
+class TrialStage(TextEnum):
     NOISE = "noise"  # the baseline against itself
     ALONE = "alone"
     STACKED = "stacked"  # on top of what is kept
@@ -80,7 +80,7 @@ class Trial:
 
     schema: int
     name: str  # unique in its tune: "alone-tf32", "stacked-2-compile=default"
-    stage: Stage
+    stage: TrialStage
     entry: str | None  # the entry in question
     value: str | None
     base: tuple[Choice, ...]

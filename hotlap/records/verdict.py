@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotlap.records.plan import Risk
 from hotlap.records.text_enum import TextEnum
-from hotlap.records.trial import Stage
+from hotlap.records.trial import TrialStage
 
 
 class Decision(TextEnum):
@@ -69,7 +69,7 @@ class PaysOff:
 class Verdict:
     schema: int
     trial: str  # its name
-    stage: Stage
+    stage: TrialStage
     entry: str | None
     value: str | None
     decision: Decision

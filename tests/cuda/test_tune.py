@@ -14,7 +14,7 @@ from hotlap.judge.curves import curves
 from hotlap.judge.gates import gate
 from hotlap.judge.verdict import judge
 from hotlap.records.plan import Choice, Risk
-from hotlap.records.trial import EndReason, Stage
+from hotlap.records.trial import EndReason, TrialStage
 from hotlap.records.tune_record import TuneRecord
 from hotlap.trial.local import Limits, LocalRunner
 from hotlap.trial.runner import Spec
@@ -110,8 +110,8 @@ def test_a_nondeterministic_baseline_does_not_reject_an_exact_entry(program, tmp
     choice = (Choice(name="profiler-marks", asked=True),)
     base, again, nudged = runner.run(spec(0)), runner.run(spec(1)), runner.run(spec(2, nudge=2.0**-16))
     new = runner.run(spec(3, choice))
-    noise = empty_trial("noise", Stage.NOISE, None, (), ())
-    trial = empty_trial("alone-profiler-marks", Stage.ALONE, candidate("profiler-marks"), (), choice)
+    noise = empty_trial("noise", TrialStage.NOISE, None, (), ())
+    trial = empty_trial("alone-profiler-marks", TrialStage.ALONE, candidate("profiler-marks"), (), choice)
     noise = replace(noise, samples=(base, nudged))
     trial = replace(trial, samples=(again, new))
 

@@ -6,41 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine import Recipe, Trainer
-from hotlap.engine.data import CarriedWindows, Tensors
+from hotlap.engine.data import CarriedWindows
 from hotlap.engine.recurrent import Recurrent
-
-MSE = nn.functional.mse_loss
-
-
-GENERATOR = torch.Generator().manual_seed(1)
-
-
-INPUTS, TARGETS = torch.randn(1024, 5, generator=GENERATOR), torch.randn(1024, 2, generator=GENERATOR)
-
-
-FEW = Tensors(INPUTS[:64], TARGETS[:64])
-
-
-FIXED = {"threads": 1, "onednn": "on"}
-
-
-def quiet(line):
-    pass
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
-
-
-def trainer(model, optimizer, loss=MSE, say=quiet, **more):
-    how = {name: more.pop(name) for name in ("metrics", "train_metrics", "inputs", "step", "evaluate") if name in more}
-    return Trainer(model, loss, optimizer, Recipe(**{"batch_size": 16, **more}), device="cpu", say=say, **how)
-
-
-def sgd(model, **more):
-    return torch.optim.SGD(model.parameters(), lr=0.1, **more)
+from tests.engine.regression import FEW, FIXED, network, sgd, trainer
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -13,7 +13,7 @@ from hotlap.judge.memory import MemoryLimits
 from hotlap.judge.rounding import NUDGE
 from hotlap.records.plan import Risk
 from hotlap.records.traces import Evaluation, Fingerprint, SavedFile, State, Traces, Weight
-from hotlap.records.trial import Block, MetricValue, Stage
+from hotlap.records.trial import Block, MetricValue, TrialStage
 from hotlap.records.tune_record import Metric
 
 LOSSES = tuple(1.0 / (1 + step) for step in range(40))
@@ -231,7 +231,7 @@ def long_run(new_last: float, pairs: int = 2):
 
     base = [run("base", [1.0] * 12)] * pairs
     new = [run("new", [0.5] * 6 + [new_last] * 6)] * pairs
-    return trial([*base, *new], Risk.EXACT, Stage.LASTING)
+    return trial([*base, *new], Risk.EXACT, TrialStage.LASTING)
 
 
 def test_a_late_slowdown_is_rejected_once_two_pairs_show_it():
@@ -249,7 +249,7 @@ def test_one_longer_run_at_a_looser_risk_shows_obvious_harm(risk, factor, passed
     late = [loss * (factor if step > 150 else 1) for step, loss in enumerate(falling())]
     nudged = [loss * (1 + 0.001 * step % 0.02) for step, loss in enumerate(falling())]
     samples = [sample(losses=falling()), sample("new", losses=late), sample(losses=nudged, nudge=NUDGE)]
-    found = gate(trial(samples, risk, Stage.LASTING), None, None)
+    found = gate(trial(samples, risk, TrialStage.LASTING), None, None)
     assert found.passed is passed, found.why
 
 
@@ -259,7 +259,7 @@ def test_a_metric_that_is_worse_at_the_end_of_a_longer_run_rejects():
 
     accuracy = Metric(name="acc", pattern=None, tag=None, higher_is_better=True, margin=None)
     for value, passed in ((0.9, True), (0.95, True), (0.7, False)):
-        whole = trial([run("base", 0.9), run("new", value)], Risk.NUMERIC, Stage.LASTING)
+        whole = trial([run("base", 0.9), run("new", value)], Risk.NUMERIC, TrialStage.LASTING)
         assert gate(whole, None, accuracy).passed is passed
 
 
@@ -276,4 +276,4 @@ def test_a_slow_evaluation_is_not_mistaken_for_slower_training():
         )
         return replace(sample(arm, LOSSES), blocks=steps)
 
-    assert late_check(trial([run("base", base), run("new", new)], Risk.EXACT, Stage.LASTING), None).passed
+    assert late_check(trial([run("base", base), run("new", new)], Risk.EXACT, TrialStage.LASTING), None).passed

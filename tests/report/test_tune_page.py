@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hotlap.diagnose import diagnose
 from hotlap.records.plan import Outcome
-from hotlap.records.trial import Stage
+from hotlap.records.trial import TrialStage
 from hotlap.records.verdict import Check, Decision, PaysOff
 from hotlap.report.shared.figures import clean, duration, ratio
 from hotlap.report.tune import html as html_tune
@@ -234,7 +234,7 @@ class TestLosses:
             sample.losses
             for trial in tunings.faster().trials
             for sample in trial.samples
-            if sample.ended == "measured" and (sample.arm == "base" or trial.stage == Stage.NOISE)
+            if sample.ended == "measured" and (sample.arm == "base" or trial.stage == TrialStage.NOISE)
         ]
         assert losses.low == tuple(min(values) for values in zip(*own, strict=True))
         assert losses.high == tuple(max(values) for values in zip(*own, strict=True))

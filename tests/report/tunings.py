@@ -12,7 +12,7 @@ from typing import Any
 
 from hotlap.records.codec import SCHEMA
 from hotlap.records.plan import Choice, Circumstances, Outcome, Risk, Status
-from hotlap.records.trial import Block, EndReason, MetricValue, Sample, Stage, Trial
+from hotlap.records.trial import Block, EndReason, MetricValue, Sample, Trial, TrialStage
 from hotlap.records.tune_record import Candidate, Metric, TuneRecord, TuneRequest
 from hotlap.records.verdict import Decision, Gate, PaysOff, Speed, Verdict
 from tests.observations import PROJECT
@@ -75,7 +75,7 @@ def broken(number: int, ended: EndReason, why: str) -> Sample:
     return sample(number, "new", 0.0, ended=ended, why=why, blocks=(), losses=(2.4, 2.3), readings=())
 
 
-def trial(name: str, stage: Stage, samples: tuple[Sample, ...], **overrides: Any) -> Trial:
+def trial(name: str, stage: TrialStage, samples: tuple[Sample, ...], **overrides: Any) -> Trial:
     values: dict[str, Any] = {
         "schema": SCHEMA,
         "name": name,
@@ -117,7 +117,7 @@ def gate(passed: bool | None = True, risk: Risk = Risk.EXACT, **overrides: Any) 
     return Gate(risk=risk, passed=passed, **values | overrides)
 
 
-def verdict(name: str, stage: Stage, decision: Decision, why: str, **overrides: Any) -> Verdict:
+def verdict(name: str, stage: TrialStage, decision: Decision, why: str, **overrides: Any) -> Verdict:
     values: dict[str, Any] = {"entry": None, "value": None, "speed": None, "gate": None, "pays_off": None}
     return Verdict(schema=SCHEMA, trial=name, stage=stage, decision=decision, why=why, **values | overrides)
 
@@ -126,7 +126,7 @@ def tried(
     number: int, entry: str, value: str | None, ratio: float, decision: Decision, why: str, **overrides: Any
 ) -> tuple[Trial, Verdict]:
     """One optimisation alone against the baseline: four processes and their verdict."""
-    stage = overrides.pop("stage", Stage.ALONE)
+    stage = overrides.pop("stage", TrialStage.ALONE)
     name = f"{stage}-{entry}" + (f"={value}" if value else "")
     outcome = Outcome(name=entry, code=CODES.get(entry, "X001"), status=Status.APPLIED, why="made up", value=value)
     arms = ("base", "new", "new", "base")
@@ -161,10 +161,10 @@ def final(ratio: float = 2.4, seeds: int = 3, steps: int = 70) -> tuple[Trial, V
     )
     choices = (choice("loader-workers", "4"), choice("fused-optimizer"))
     return (
-        trial("final", Stage.FINAL, ran, new=choices, risk=Risk.ROUNDING),
+        trial("final", TrialStage.FINAL, ran, new=choices, risk=Risk.ROUNDING),
         verdict(
             "final",
-            Stage.FINAL,
+            TrialStage.FINAL,
             Decision.KEEP,
             "proven faster, and its losses stay inside the baseline's own band",
             speed=speed(ratio),
@@ -177,8 +177,13 @@ def final(ratio: float = 2.4, seeds: int = 3, steps: int = 70) -> tuple[Trial, V
 def noise(steps: int = 70) -> tuple[Trial, Verdict]:
     arms = ("base", "new", "new", "base")
     ran = tuple(sample(i, arm, BASE_MS, steps, seed_shift=i % 3) for i, arm in enumerate(arms))
-    return trial("noise", Stage.NOISE, ran), verdict(
-        "noise", Stage.NOISE, Decision.REJECT, "the baseline against itself", speed=speed(1.002, 0.009), gate=gate()
+    return trial("noise", TrialStage.NOISE, ran), verdict(
+        "noise",
+        TrialStage.NOISE,
+        Decision.REJECT,
+        "the baseline against itself",
+        speed=speed(1.002, 0.009),
+        gate=gate(),
     )
 
 
@@ -220,8 +225,8 @@ def attempts() -> tuple[tuple[Trial, Verdict], ...]:
             42, "resident-data", None, 1.0, reject, "the process ran out of memory", samples=out_of_memory, **NOTHING
         ),
         tried(46, "whole-batch-fetch", None, 1.0, reject, "the process crashed", samples=crashed, **NOTHING),
-        tried(50, "loader-workers", "4", 2.02, keep, "2.02 times as fast", stage=Stage.STACKED),
-        tried(54, "fused-optimizer", None, 1.17, keep, "1.17 times as fast on top", stage=Stage.STACKED),
+        tried(50, "loader-workers", "4", 2.02, keep, "2.02 times as fast", stage=TrialStage.STACKED),
+        tried(54, "fused-optimizer", None, 1.17, keep, "1.17 times as fast on top", stage=TrialStage.STACKED),
         tried(
             58,
             "compile",
@@ -229,7 +234,7 @@ def attempts() -> tuple[tuple[Trial, Verdict], ...]:
             0.97,
             reject,
             "on top of what is kept it gains nothing",
-            stage=Stage.STACKED,
+            stage=TrialStage.STACKED,
             speed=speed(0.97),
         ),
     )
@@ -272,7 +277,7 @@ def tuning(pairs: tuple[tuple[Trial, Verdict], ...], **overrides: Any) -> TuneRe
                 why="",
             )
             for _, verdict in pairs
-            if verdict.stage == Stage.ALONE and verdict.entry
+            if verdict.stage == TrialStage.ALONE and verdict.entry
         ),
         "not_tried": (("cuda-graphs", "needs a GPU"), ("tf32", "needs a GPU"), ("sample-cache", "no budget left")),
         "trials": tuple(trial for trial, _ in pairs),

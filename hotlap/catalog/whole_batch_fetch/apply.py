@@ -107,7 +107,7 @@ class WholeBatches:
         """
         expected = self._original.fetch(keys)
         name = self._kind.__name__
-        if not same(self._site.torch, batch, expected):
+        if not laid_out_the_same(self._site.torch, batch, expected):
             self._stopped = True
             self._site.no_effect(f"a batch of {name} fetched at once differs from one made of its items")
         elif not self._proven:
@@ -116,14 +116,16 @@ class WholeBatches:
         return expected
 
 
-def same(torch: Any, first: Any, second: Any) -> bool:
+def laid_out_the_same(torch: Any, first: Any, second: Any) -> bool:
     """Return whether two batches are bit-identical and have the same memory layout."""
     if type(first) is not type(second):
         return False
     if isinstance(first, dict):
-        return list(first) == list(second) and all(same(torch, first[key], second[key]) for key in first)
+        return list(first) == list(second) and all(laid_out_the_same(torch, first[key], second[key]) for key in first)
     if isinstance(first, list):
-        return len(first) == len(second) and all(same(torch, a, b) for a, b in zip(first, second, strict=True))
+        return len(first) == len(second) and all(
+            laid_out_the_same(torch, a, b) for a, b in zip(first, second, strict=True)
+        )
     alike = (first.dtype, first.shape, first.stride(), first.device) == (
         second.dtype,
         second.shape,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hotlap.records.trial import EndReason, Sample, Stage, Trial
+from hotlap.records.trial import EndReason, Sample, Trial, TrialStage
 from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Speed, Verdict
 from hotlap.report.tune.parts import Interval
@@ -48,13 +48,13 @@ def interval(speed: Speed | None) -> Interval | None:
 
 def final_trial(tuning: TuneRecord) -> Trial | None:
     """Return the last final trial, since a resumed tune may repeat it, or the trial that proved the speed-up."""
-    found = next((trial for trial in reversed(tuning.trials) if trial.stage == Stage.FINAL), None)
+    found = next((trial for trial in reversed(tuning.trials) if trial.stage == TrialStage.FINAL), None)
     if found is None and tuning.speedup is not None:
         return next((trial for trial in tuning.trials if trial.name == tuning.speedup.trial), None)
     return found
 
 
-def verdict_of(tuning: TuneRecord, stage: Stage) -> Verdict | None:
+def verdict_of(tuning: TuneRecord, stage: TrialStage) -> Verdict | None:
     return next((verdict for verdict in reversed(tuning.verdicts) if verdict.stage == stage), None)
 
 

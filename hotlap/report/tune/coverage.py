@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hotlap.records.traces import Traces
-from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.trial import Sample, Trial, TrialStage
 from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Decision, Gate
 from hotlap.report.shared.figures import clean, plural
@@ -102,7 +102,7 @@ def fell_later(tuning: TuneRecord, entry: str, value: str | None) -> str | None:
     """Return why an optimisation that was kept at first did not hold over the longer run."""
     for verdict in reversed(tuning.verdicts):
         trial = next((past_trial for past_trial in tuning.trials if past_trial.name == verdict.trial), None)
-        failed = verdict.stage == Stage.LASTING and verdict.decision != Decision.KEEP
+        failed = verdict.stage == TrialStage.LASTING and verdict.decision != Decision.KEEP
         if failed and trial is not None and (entry, value) in [(choice.name, choice.value) for choice in trial.new]:
             return verdict.why
     return None

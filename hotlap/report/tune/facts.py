@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hotlap.records.figures import NONE, number
 from hotlap.records.observation import Observation
-from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.trial import Sample, Trial, TrialStage
 from hotlap.records.tune_record import TuneRecord, TuneRequest
 from hotlap.records.verdict import Speed
 from hotlap.report.profile.page import segments
@@ -65,7 +65,7 @@ def _bar_notes(
     if before is None:
         yield "No step of the baseline has been measured yet."
     elif after is not None:
-        final = verdict_of(tuning, Stage.FINAL) is not None
+        final = verdict_of(tuning, TrialStage.FINAL) is not None
         yield f"Both lengths were measured in the {'final trial' if final else 'trial that proved it'}."
     elif tuning.kept or not tuning.finished:
         yield "After is missing: the final trial has not measured any step."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotlap.records.trial import Stage
+from hotlap.records.trial import TrialStage
 from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Speed, Verdict
 from hotlap.report.shared.figures import duration
@@ -17,7 +17,7 @@ UNKNOWN_LENGTHS = (1_000, 10_000, 100_000, 1_000_000)
 
 
 def length(tuning: TuneRecord) -> Length:
-    final, judged = final_trial(tuning), tuning.speedup or verdict_of(tuning, Stage.FINAL)
+    final, judged = final_trial(tuning), tuning.speedup or verdict_of(tuning, TrialStage.FINAL)
     before = step_ms(measured(final.of(BASE))) if final else None
     after = step_ms(measured(final.of(NEW))) if final else None
     if before is None or after is None or judged is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.observation import Observation
-from hotlap.records.trial import Stage
+from hotlap.records.trial import TrialStage
 from hotlap.records.tune_record import TuneRecord
 from hotlap.report.profile.page import page
 from hotlap.report.shared.figures import clean
@@ -48,7 +48,7 @@ def tune_page(tuning: TuneRecord, observation: Observation | None, diagnosis: Di
 
 
 def _noise(tuning: TuneRecord) -> Interval | None:
-    found = verdict_of(tuning, Stage.NOISE)
+    found = verdict_of(tuning, TrialStage.NOISE)
     return interval(found.speed if found else None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hotlap.records.plan import Choice, Status
-from hotlap.records.trial import Stage, Trial
+from hotlap.records.trial import Trial, TrialStage
 from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Decision, Gate, Speed, Verdict
 from hotlap.report.shared.figures import clean, duration, plural, times
@@ -43,7 +43,7 @@ def _keys(tuning: TuneRecord) -> list[Key]:
 
 def _group(tuning: TuneRecord, verdict: Verdict) -> list[Key]:
     """Return the optimisations tried together in a stacked trial; none for a trial of a single one."""
-    if verdict.entry is not None or verdict.stage != Stage.STACKED:
+    if verdict.entry is not None or verdict.stage != TrialStage.STACKED:
         return []
     trial = next((past_trial for past_trial in tuning.trials if past_trial.name == verdict.trial), None)
     return (
@@ -52,7 +52,7 @@ def _group(tuning: TuneRecord, verdict: Verdict) -> list[Key]:
 
 
 def _row(tuning: TuneRecord, key: Key) -> Row:
-    alone, stacked = _verdict(tuning, key, Stage.ALONE), _verdict(tuning, key, Stage.STACKED)
+    alone, stacked = _verdict(tuning, key, TrialStage.ALONE), _verdict(tuning, key, TrialStage.STACKED)
     stacked = stacked or _with_others(tuning, key)
     tried = [trial for trial in tuning.trials if (trial.entry, trial.value) == key]
     last = stacked or alone
@@ -73,7 +73,7 @@ def _row(tuning: TuneRecord, key: Key) -> Row:
     )
 
 
-def _verdict(tuning: TuneRecord, key: Key, stage: Stage) -> Verdict | None:
+def _verdict(tuning: TuneRecord, key: Key, stage: TrialStage) -> Verdict | None:
     """Return the last verdict: a trial is judged again after more processes."""
     found = [verdict for verdict in tuning.verdicts if (verdict.entry, verdict.value) == key and verdict.stage == stage]
     return found[-1] if found else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hotlap.records.figures import number
-from hotlap.records.trial import Stage
+from hotlap.records.trial import TrialStage
 from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Decision, Speed, Verdict
 from hotlap.report.shared.figures import clean, duration, plural, ratio, times
@@ -113,14 +113,14 @@ def details(tuning: TuneRecord, sentence: str) -> Iterator[str]:
     if late:
         yield f"{plural(late, OPTIMISATION)} not tried for lack of time: give a larger --budget."
     yield from _noisy(tuning)
-    if verdict_of(tuning, Stage.NOISE) is None:
+    if verdict_of(tuning, TrialStage.NOISE) is None:
         yield "The baseline was not run against itself, so there is no noise band."
     if not tuning.finished:
         yield "This is what is known so far; continue with: hotlap tune --resume"
 
 
 def _noisy(tuning: TuneRecord) -> Iterator[str]:
-    speed = _speed_of(verdict_of(tuning, Stage.NOISE))
+    speed = _speed_of(verdict_of(tuning, TrialStage.NOISE))
     if speed is not None and speed.noise_high is not None and speed.noise_high > NOISY:
         yield (
             f"This machine is too noisy for small gains: identical arms may differ by {times(speed.noise_high)}. Let "
@@ -137,7 +137,7 @@ def figures(tuning: TuneRecord, rows: Sequence[Row]) -> Iterator[Figure]:
     yield from _speed(tuning)
     yield from _steps(tuning)
     yield _counts(rows)
-    noise = interval(_speed_of(verdict_of(tuning, Stage.NOISE)))
+    noise = interval(_speed_of(verdict_of(tuning, TrialStage.NOISE)))
     if noise is not None:
         yield Figure("Noise", times(noise.ratio), f"baseline against itself, {ends(noise) or 'no interval'}")
     ran = sum(len(trial.samples) for trial in tuning.trials)

@@ -15,7 +15,7 @@ from hotlap.records.codec import SCHEMA
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.observation import Observation
 from hotlap.records.plan import Risk
-from hotlap.records.trial import Block, EndReason, Sample, Stage, Trial
+from hotlap.records.trial import Block, EndReason, Sample, Trial, TrialStage
 from hotlap.records.tune_record import TuneRecord
 from hotlap.records.verdict import Speed
 
@@ -77,7 +77,7 @@ def trial_of(samples: Sequence[Sample]) -> Trial:
     return Trial(
         schema=SCHEMA,
         name="compare",
-        stage=Stage.FINAL,
+        stage=TrialStage.FINAL,
         entry=None,
         value=None,
         base=(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hotlap.catalog import entries
 from hotlap.records.codec import SCHEMA
 from hotlap.records.plan import Choice, Risk
-from hotlap.records.trial import Sample, Stage, Trial
+from hotlap.records.trial import Sample, Trial, TrialStage
 from hotlap.records.tune_record import Candidate, TuneRecord
 from hotlap.records.verdict import Decision, Verdict
 
@@ -18,7 +18,7 @@ class Activity:
     """What the tune is doing now, for whoever watches."""
 
     trial: str
-    stage: Stage
+    stage: TrialStage
     arm: str
     pair: int
     step: int
@@ -55,7 +55,7 @@ class Book:
 
     def earlier(self, trial: Trial) -> tuple[Sample, ...]:
         """Return what ran as this trial's base in any other trial except the noise trial."""
-        others = [other for other in self.record.trials if other.name != trial.name and other.stage != Stage.NOISE]
+        others = [other for other in self.record.trials if other.name != trial.name and other.stage != TrialStage.NOISE]
         program = {(choice.name, choice.value) for choice in trial.base}
         samples = (sample for other in others for sample in other.samples)
         return tuple(
@@ -96,7 +96,7 @@ class Book:
 
 def empty_trial(
     name: str,
-    stage: Stage,
+    stage: TrialStage,
     candidate: Candidate | None,
     base: tuple[Choice, ...],
     new: tuple[Choice, ...],

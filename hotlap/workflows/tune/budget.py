@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotlap.records.trial import Sample, Stage
+from hotlap.records.trial import Sample, TrialStage
 from hotlap.workflows.tune.book import Book
 
 
@@ -35,8 +35,8 @@ class Budget:
     def affords_pair(self, stage: str, reserve: int, pairs: int = 1) -> bool:
         """Whether there is time for pairs of that stage, and then `reserve` processes to prove what is kept."""
         kept = self.cost if self._kept_cost is None else self._kept_cost
-        own = 2 * pairs * (kept + self._longer if stage == Stage.STACKED else self.cost)
-        last = 0.0 if stage == Stage.LASTING else self.last_stage
+        own = 2 * pairs * (kept + self._longer if stage == TrialStage.STACKED else self.cost)
+        last = 0.0 if stage == TrialStage.LASTING else self.last_stage
         return self._book.spent + own + reserve * (self.cost + kept) / 2 + last <= self.seconds
 
     @property

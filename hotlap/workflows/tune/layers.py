@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from hotlap.catalog import entries, in_conflict
 from hotlap.plan.candidates import choice_of
 from hotlap.records.plan import Choice, Status
-from hotlap.records.trial import Stage
+from hotlap.records.trial import TrialStage
 from hotlap.records.tune_record import Candidate
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import NEW
@@ -25,7 +25,7 @@ class Ask(Protocol):
     def __call__(
         self,
         name: str,
-        stage: Stage,
+        stage: TrialStage,
         candidate: Candidate | None,
         base: Choices,
         new: Choices,
@@ -62,7 +62,7 @@ class LayerSearch:
     def screened(self, group: Sequence[Candidate]) -> bool:
         """Prove the winners of screening against the baseline, on fresh samples that had no part in choosing them."""
         choices = tuple(choice_of(candidate) for candidate in group)
-        verdict = self._ask(f"screened-{len(group)}", Stage.FINAL, None, (), choices, 0)
+        verdict = self._ask(f"screened-{len(group)}", TrialStage.FINAL, None, (), choices, 0)
         if verdict.decision != Decision.KEEP:
             return False
         self._layers.append(Layer(self._at_work(verdict.trial, choices), verdict, ratio_of(verdict)))
@@ -137,7 +137,7 @@ class LayerSearch:
         single = group[0] if len(group) == 1 else None
         prefix = f"stacked-{len(kept) + 1}"
         name = trial_name(prefix, single) if single else together_name(prefix, group)
-        verdict = self._ask(name, Stage.STACKED, single, kept, (*kept, *added), RESERVE)
+        verdict = self._ask(name, TrialStage.STACKED, single, kept, (*kept, *added), RESERVE)
         if verdict.decision != Decision.KEEP:
             return verdict
         at_work = added if single else self._at_work(name, added)
@@ -167,7 +167,7 @@ class LayerSearch:
         return next((choice.name for choice in self.kept if in_conflict(choice.name, candidate.entry)), None)
 
     def _affords(self, trials: int) -> bool:
-        return self._budget.affords_pair(Stage.STACKED, RESERVE, pairs=2 * trials)
+        return self._budget.affords_pair(TrialStage.STACKED, RESERVE, pairs=2 * trials)
 
     def finish(self) -> tuple[Verdict | None, Verdict | None]:
         """Prove what is kept against the baseline, on fresh samples, and then once more for as long as an epoch.
@@ -177,7 +177,7 @@ class LayerSearch:
         proven, lasting = self._final(), None
         while proven is not None and self._long_enough():
             kept = self.kept
-            lasting = self._ask(self._named("lasting"), Stage.LASTING, None, (), kept, 0, LONG_PAIRS)
+            lasting = self._ask(self._named("lasting"), TrialStage.LASTING, None, (), kept, 0, LONG_PAIRS)
             if lasting.decision == Decision.KEEP:
                 break
             self._take_out()
@@ -200,13 +200,13 @@ class LayerSearch:
         """
         while self._layers:
             first = self._layers[0].proof
-            if len(self._layers) == 1 and first.stage == Stage.FINAL:
+            if len(self._layers) == 1 and first.stage == TrialStage.FINAL:
                 return first
-            lone = len(self._layers) == 1 and first.stage == Stage.ALONE
-            if lone and not self._budget.affords_pair(Stage.FINAL, 2):
+            lone = len(self._layers) == 1 and first.stage == TrialStage.ALONE
+            if lone and not self._budget.affords_pair(TrialStage.FINAL, 2):
                 return first
             kept = self.kept
-            verdict = self._ask(self._named("final"), Stage.FINAL, None, (), kept, 0)
+            verdict = self._ask(self._named("final"), TrialStage.FINAL, None, (), kept, 0)
             if verdict.decision == Decision.KEEP:
                 return verdict
             self._layers.pop()
@@ -219,7 +219,7 @@ class LayerSearch:
             if not self._long_enough():
                 break
             name = "lasting-of-" + "+".join(choice.name for choice in layer.choices)
-            alone = self._ask(name, Stage.LASTING, None, (), layer.choices, 0, LONG_PAIRS)
+            alone = self._ask(name, TrialStage.LASTING, None, (), layer.choices, 0, LONG_PAIRS)
             if alone.decision == Decision.KEEP:
                 self._layers.append(layer)
         if len(self._layers) == len(layers):

@@ -16,7 +16,7 @@ from hotlap.plan.candidates import choice_of, is_switched
 from hotlap.plan.choose import automatic
 from hotlap.plan.search import says_thinned, search
 from hotlap.records.plan import Choice, Risk, Status
-from hotlap.records.trial import EndReason, Sample, Stage, Trial
+from hotlap.records.trial import EndReason, Sample, Trial, TrialStage
 from hotlap.records.tune_record import Candidate, Screening, TuneRecord, TuneRequest
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
@@ -29,7 +29,7 @@ from hotlap.workflows.tune.refusals import refuse_baseline, steps_of
 
 Judge = Callable[[Trial, Trial, TuneRequest, Sequence[Sample]], Verdict]
 # Pairs of processes before judging for the first time:
-PAIRS = {Stage.NOISE: 3, Stage.ALONE: 2, Stage.STACKED: 2, Stage.FINAL: 3, Stage.LASTING: 1}
+PAIRS = {TrialStage.NOISE: 3, TrialStage.ALONE: 2, TrialStage.STACKED: 2, TrialStage.FINAL: 3, TrialStage.LASTING: 1}
 WORTH_LASTING = 1.5  # times the steps of the other stages: fewer show nothing new
 RETRIES = 2  # of a baseline that worked before
 METRIC_SHARE = 0.25  # of the budget, to wait for the metric for the first time
@@ -97,7 +97,7 @@ class Tuner:
         decided, by_name = screened.decisions, {group[0].entry: group for group in groups}
         on = [by_name[name][0] for name in decided.on if name in by_name]
         # The proof may use the time of the last stage: without a proof there is nothing to run for longer.
-        if on and self._budget.affords_pair(Stage.LASTING, 0) and stack.screened(on):
+        if on and self._budget.affords_pair(TrialStage.LASTING, 0) and stack.screened(on):
             left = [group for group in groups if group[0] not in on]
         else:
             left = groups
@@ -137,7 +137,7 @@ class Tuner:
         return known
 
     def _screening(self, names: Collection[str], seconds: float) -> Spec:
-        trial = empty_trial("screening", Stage.ALONE, None, (), ())
+        trial = empty_trial("screening", TrialStage.ALONE, None, (), ())
         self._report(trial, NEW, 0, 0, self._steps)
         risk = self.book.record.asked.risk
         return Spec(
@@ -163,7 +163,7 @@ class Tuner:
             if len(self._untried) > 1:
                 reserve = max(reserve, TOGETHER)
             most = self._most_alone(len(promising) - number)
-            verdict = self._ask(name, Stage.ALONE, candidate, (), (choice,), reserve, most)
+            verdict = self._ask(name, TrialStage.ALONE, candidate, (), (choice,), reserve, most)
             if verdict.decision == Decision.KEEP:
                 winners.append((candidate, verdict))
                 winners.sort(key=lambda pair: -ratio_of(pair[1]))
@@ -173,9 +173,9 @@ class Tuner:
 
     def _against_itself(self) -> Trial:
         """Run the baseline against itself with nudged weights: how fast they diverge is a property of the program."""
-        trial = empty_trial("noise", Stage.NOISE, None, (), ())
-        for pair in range(PAIRS[Stage.NOISE]):
-            if pair == PAIRS[Stage.NOISE] - 1 and not self._budget.affords(2 + 8):
+        trial = empty_trial("noise", TrialStage.NOISE, None, (), ())
+        for pair in range(PAIRS[TrialStage.NOISE]):
+            if pair == PAIRS[TrialStage.NOISE] - 1 and not self._budget.affords(2 + 8):
                 break
             trial = self._pair(trial, pair)
         self.book.decide(self._judge(trial, trial, self.book.record.asked, ()))
@@ -222,7 +222,7 @@ class Tuner:
         """Return the pairs to spend on one alone: few once the step is much shorter, as stacking then decides."""
         if self._best < SHIFTED:
             return MOST_PAIRS
-        return PAIRS[Stage.ALONE] if self._budget.affords(6 * left + 6) else 1
+        return PAIRS[TrialStage.ALONE] if self._budget.affords(6 * left + 6) else 1
 
     def _is_short_of(self, groups: int, speeds: Sequence[tuple[float, Candidate]]) -> bool:
         """Whether one shortens the step a lot and there is no time to try the others both alone and on top of it."""
@@ -252,7 +252,7 @@ class Tuner:
     def _try_once(self, candidate: Candidate) -> float:
         """Return the speed of a candidate after one pair; 0 if it failed or did nothing."""
         trial = self._pair(
-            empty_trial(trial_name("alone", candidate), Stage.ALONE, candidate, (), (choice_of(candidate),)), 0
+            empty_trial(trial_name("alone", candidate), TrialStage.ALONE, candidate, (), (choice_of(candidate),)), 0
         )
         refused = self._refused(trial, candidate)
         if refused is None and self._does_harm(trial):
@@ -306,7 +306,7 @@ class Tuner:
             if choice_of(candidate) in stack.kept and self._budget.affords(2):  # what it does alone, for the report
                 self._ask(
                     trial_name("alone", candidate),
-                    Stage.ALONE,
+                    TrialStage.ALONE,
                     candidate,
                     (),
                     (choice_of(candidate),),
@@ -340,7 +340,7 @@ class Tuner:
     def _ask(
         self,
         name: str,
-        stage: Stage,
+        stage: TrialStage,
         candidate: Candidate | None,
         base: tuple[Choice, ...],
         new: tuple[Choice, ...],
@@ -371,7 +371,7 @@ class Tuner:
     def _may_yet(self, trial: Trial, verdict: Verdict, pairs: int, reserve: int, most: int) -> bool:
         """Whether more processes could decide the trial, and there is time for them."""
         more = max(1, verdict.speed.more_as_measured if verdict.speed else 0, verdict.gate.more if verdict.gate else 0)
-        if trial.stage == Stage.LASTING:
+        if trial.stage == TrialStage.LASTING:
             more = 1  # its speed is proven; a second run shows whether the baseline repeats itself this far
         return pairs + more <= most and self._budget.affords_pair(trial.stage, reserve)
 
@@ -396,7 +396,7 @@ class Tuner:
             sample = known[index] if index < len(known) else self._sample(trial, arm, pair, nudge)
             trial = replace(trial, samples=(*trial.samples, sample))
             self._count(trial.name, index, sample)
-            if trial.stage == Stage.NOISE:
+            if trial.stage == TrialStage.NOISE:
                 self._learn(trial)  # before saving: a refused baseline is measured again when the tune is resumed
             self.book.put(trial)
             if sample.ended != EndReason.MEASURED:
@@ -406,9 +406,9 @@ class Tuner:
     def _arms(self, trial: Trial, pair: int) -> list[tuple[str, float]]:
         """Return the arms to run and their nudges; a long run that may differ needs a nudged baseline run as well."""
         first, second = (BASE, NEW) if pair % 2 == 0 else (NEW, BASE)
-        if trial.stage == Stage.NOISE:
+        if trial.stage == TrialStage.NOISE:
             return [(first, NUDGE if first == NEW else 0.0), (second, NUDGE if second == NEW else 0.0)]
-        differs = trial.stage == Stage.LASTING and pair == 0 and trial.risk != Risk.EXACT
+        differs = trial.stage == TrialStage.LASTING and pair == 0 and trial.risk != Risk.EXACT
         return [(first, 0.0), (second, 0.0), *([(BASE, NUDGE)] if differs else [])]
 
     def _count(self, trial: str, index: int, sample: Sample) -> None:
@@ -419,10 +419,10 @@ class Tuner:
             self.book.spent += sample.seconds
 
     def _sample(self, trial: Trial, arm: str, pair: int, nudge: float) -> Sample:
-        own = arm == BASE or trial.stage == Stage.NOISE
+        own = arm == BASE or trial.stage == TrialStage.NOISE
         for _ in range(1 + RETRIES):
             sample = self._runner.run(self._spec(trial, arm, pair, nudge))
-            if not own or trial.stage == Stage.NOISE or sample.ended == EndReason.MEASURED:
+            if not own or trial.stage == TrialStage.NOISE or sample.ended == EndReason.MEASURED:
                 return sample
         if trial.base:
             return sample  # the kept choices fail here, so nothing can be stacked on them
@@ -433,8 +433,8 @@ class Tuner:
 
     def _spec(self, trial: Trial, arm: str, pair: int, nudge: float) -> Spec:
         first = not self._played and self.book.record.asked.metric is not None and self.book.record.asked.steps is None
-        long = trial.stage == Stage.LASTING
-        steps = self._long_steps if long else self._steps_on_top if trial.stage == Stage.STACKED else self._steps
+        long = trial.stage == TrialStage.LASTING
+        steps = self._long_steps if long else self._steps_on_top if trial.stage == TrialStage.STACKED else self._steps
         self._report(trial, arm, pair, 0, steps)
         return Spec(
             number=len(self._played),
@@ -458,10 +458,10 @@ class Tuner:
         limit, budget = self._length.limit, self._budget.seconds
         if first:
             return max(limit, METRIC_SHARE * budget)
-        if trial.stage == Stage.NOISE:
+        if trial.stage == TrialStage.NOISE:
             return limit
         cost = self._budget.cost
-        if trial.stage == Stage.LASTING:
+        if trial.stage == TrialStage.LASTING:
             cost = self._long_cost(self._long_steps)
             limit = max(limit, PATIENCE * cost)
         return min(limit, max(SLOWER * cost, min(PROCESS_SHARE * budget, self._budget.left)))
@@ -488,7 +488,7 @@ class Tuner:
         trial = self.book.found(by) if by is not None else None
         self._best = ratio
         if trial is not None:
-            more = self._steps_on_top - self._steps if trial.stage != Stage.STACKED else 0
+            more = self._steps_on_top - self._steps if trial.stage != TrialStage.STACKED else 0
             self._budget.keep(trial.of(NEW), more * self._length.step_seconds / ratio)
         self.book.keep(kept)
 
