@@ -42,7 +42,11 @@ class State:
         opened = {key for study in studies for key in study.opened}
         for study in studies:
             for (owner_id, name), (owner, _) in study.attributes.items():
-                if (owner_id, name) not in opened and (found := owner()) is not None:
+                if (found := owner()) is None:
+                    continue
+                if (owner_id, name) in opened:
+                    self._places.append(OpenedPlace(found, name))
+                else:
                     self._add(ClassPlace(found) if name == "__class__" else AttributePlace(found, name))
             for space, name in study.names.values():
                 self._add(NamePlace(space, name))
@@ -210,6 +214,22 @@ class AttributePlace(Lookup):
                         return ABSENT
                 return member
         return ABSENT
+
+
+class OpenedPlace(AttributePlace):
+    """An open file that appears with the first fetch; our own fetches close theirs again."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        super().__init__(owner, name)
+        self._opened: Callable[[], Any] = lambda: None
+
+    def holds(self) -> bool:
+        if super().holds():
+            self._opened = lambda: None
+            return True
+        now, before = self.found(), self._opened()
+        self._opened = weakly(now)
+        return before is None or now is before
 
 
 class ClassPlace(AttributePlace):

@@ -379,9 +379,10 @@ class Calls:
                 self._need_reading(mode)
         if name == "memmap":
             self._need_reading(kwargs.get("mode", args[2] if len(args) > 2 else None), also=("c",), needed=True)
-        if name == "load" and _given(kwargs.get("mmap_mode")):
-            self._need_reading(kwargs["mmap_mode"], also=("c",))
-        return replace(fresh(*values), handle=True)
+        mapped = kwargs.get("mmap_mode") if name == "load" else None
+        if _given(mapped):
+            self._need_reading(mapped, also=("c",))
+        return replace(fresh(*values), handle=name == "File" or (mapped is not None and mapped.known == "r"))
 
     def _need_reading(self, mode: Value | None, also: tuple[str, ...] = (), needed: bool = False) -> None:
         if mode is None and not needed:
@@ -586,9 +587,9 @@ class Calls:
         owner = proxy.owner.objects[0] if proxy.owner.objects else proxy.owner.made[0]
         order = (owner.kind if isinstance(owner, Instance) else type(owner)).__mro__
         for base in order[order.index(proxy.kind) + 1 :]:
+            if of_the_program(base.__module__):
+                self.study.names[id(base), name] = vars(base), name  # also where it is missing: it may be added
             if name in vars(base):
-                if of_the_program(base.__module__):
-                    self.study.names[id(base), name] = vars(base), name
                 return vars(base)[name]
         raise MissingAttribute(name)
 
@@ -694,9 +695,7 @@ class Calls:
     def is_handle(self, value: Value) -> bool:
         if value.objects or value.made or not value.plain:
             return False
-        return value.handle or (
-            value.known is not UNKNOWN and (is_table(type(value.known)) or is_array(type(value.known)))
-        )
+        return value.handle or type_name(type(value.known)).startswith("h5py.")
 
 
 def _takes_generator(function: Any) -> bool:
@@ -724,8 +723,10 @@ def _length(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 
 def _summed(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
-    """Sum values; the elements of summed lists are not copied."""
+    """Sum values; the elements of summed lists are not copied, and the sum of none is its start."""
     _new(reader, args, kwargs)
+    if len(args) > 1 or kwargs:
+        return alias(*args, *kwargs.values())
     return replace(fresh(*args), deep=all(argument.deep for argument in args))
 
 

@@ -129,7 +129,8 @@ class Objects:
         if container.element is not None:
             return container.element
         steady = container.steady and (key is None or key.steady)
-        return replace(alias(container, array=container.array), steady=steady, handle=container.handle)
+        is_handle = container.handle and key is not None and type(key.known) is str  # else what was read from it
+        return replace(alias(container, array=container.array), steady=steady, handle=is_handle)
 
     def _element_of_known(self, container: Value, known: Any, key: Value | None) -> Value:
         if key is not None and key.known is not UNKNOWN and isinstance(key.known, int | str | slice | tuple):
@@ -143,7 +144,9 @@ class Objects:
         kinds = set(map(type, inner))
         owned = bool(kinds) and all(is_atom(kind) for kind in kinds)
         steady = key is None or key.steady
-        return Value(plain=True, own=owned, deep=owned, steady=steady, array=bool(kinds) and all(map(is_array, kinds)))
+        array = bool(kinds) and all(map(is_array, kinds))
+        record = next(iter(kinds)) if len(kinds) == 1 and all(map(is_record, kinds)) else None
+        return Value(plain=True, own=owned, deep=owned, steady=steady, array=array, record=record)
 
     # Attributes of objects
 

@@ -26,7 +26,7 @@ from hotlap.loading.purity.objects import (
     Property,
     of_the_program,
 )
-from hotlap.loading.purity.plain import is_array, is_atom, is_record
+from hotlap.loading.purity.plain import is_array, is_atom, is_record, type_name
 from hotlap.loading.purity.pure_operations import is_method
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
 from hotlap.loading.purity.study import Impure, Study, reference
@@ -37,6 +37,20 @@ ROUNDS = 6  # at most, through a loop, until nothing more is learned
 Names = dict[str, Value]
 OF_ARRAYS = frozenset("T mT H mH data real imag flat nbytes itemsize strides is_cuda layout".split())
 OF_IMAGES = frozenset("size width height mode".split())
+# Of any plain value: they follow from what is compared, and a program cannot set them without changing that.
+OF_VALUES = (
+    FORM
+    | OF_ARRAYS
+    | OF_IMAGES
+    | frozenset(
+        "columns index values iloc loc at iat str dt cat dtypes empty name names levels attrs chunks maxshape "
+        "year month day hour minute second microsecond days seconds microseconds tzinfo "
+        "string pos endpos lastindex lastgroup re pattern flags groups groupindex "
+        "stem suffix suffixes parent parents parts anchor drive root numerator denominator start stop step "
+        "schema column_names num_rows num_columns type kind char itemsize fields hex int value "
+        "max min eps tiny bits resolution maxlen".split()
+    )
+)
 ANYTHING = Value(plain=True, own=False, deep=False, steady=False)
 COMPOUND = ast.If | ast.For | ast.While | ast.With | ast.Try
 
@@ -455,7 +469,10 @@ class Reader(Calls):
         raise Impure(f"sets {ast.unparse(target)}, which outlives the call")
 
     def _opens(self, owner: Value, name: str, value: Value) -> bool:
-        """Return whether this sets a file that is opened at the first fetch and is the same for all items."""
+        """Return whether this sets a file that is opened at the first fetch and is the same for all items.
+
+        An array in memory is none: the program may write into it, so it is read only once it is there.
+        """
         if len(owner.objects) != 1 or owner.plain or owner.made or not value.steady or not self.is_handle(value):
             return False
         holder = owner.objects[0]
@@ -584,9 +601,10 @@ class Reader(Calls):
     def _of_plain(self, owner: Value, name: str) -> Value:
         if is_record(type(owner.known)) and name in owner.known._fields:
             return self.objects.value_of(getattr(owner.known, name))
-        if owner.known is not UNKNOWN and not _is_of_values(owner.known, name):
-            raise Impure(f"reads .{name} of a {type(owner.known).__name__}, whose changes would go unnoticed")
-        if is_method(name):
+        if not _is_of_values(owner, name):
+            what = "value" if owner.known is UNKNOWN else type(owner.known).__name__
+            raise Impure(f"reads .{name} of a {what}, whose changes would go unnoticed")
+        if is_method(name) and not _is_field(owner, name):
             raise Impure(f"passes on the method .{name}() of a value, and what is done with it is not known")
         found = replace(alias(owner), array=owner.array and name in ("T", "data", "mT", "H", "real", "imag"))
         return either([found, *owner.parts()])
@@ -609,8 +627,7 @@ class Reader(Calls):
     def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
         loaded = len(self.study.loads)
         owner, key = self.evaluate(node.value), self.evaluate(node.slice)
-        first = key.items[0] if key.items else key.element  # for x[i, 0], or for several items at once
-        by_row = key.item or (first is not None and first.item)
+        by_row = key.item or _is_of_items(node.slice, key)
         if is_direct(node.value) and (by_row or _has_at(owner.known, key.known)):
             self.study.looked_up(owner, loaded, by_row)
         return self.subscript(owner, key)
@@ -651,6 +668,8 @@ class Reader(Calls):
         self.need_plain(value)
         if isinstance(node.op, ast.USub) and type(value.known) in (int, float):
             return Value(plain=True, known=-value.known)
+        if isinstance(node.op, ast.UAdd):
+            return alias(value)  # +tensor is the tensor itself
         return fresh(value, array=value.array)
 
     def _BoolOp(self, node: ast.BoolOp) -> Value:  # noqa: N802
@@ -865,11 +884,30 @@ class Reader(Calls):
             raise Impure(f"writes into {ast.unparse(node)}, which outlives the call")
 
 
-def _is_of_values(known: Any, name: str) -> bool:
-    """Return whether an attribute follows from the values and form of an array or image, which are compared."""
+def _is_of_values(owner: Value, name: str) -> bool:
+    """Return whether an attribute follows from what is compared of a value."""
+    if _is_field(owner, name):
+        return True
+    known = owner.known
     if is_array(type(known)):
         return name in FORM or name in OF_ARRAYS
-    return not hasattr(known, "getbands") or name in OF_IMAGES
+    if hasattr(type(known), "getbands"):
+        return name in OF_IMAGES
+    if type_name(type(known)).startswith("pandas.") and name in getattr(known, "columns", ()):
+        return True
+    return name in OF_VALUES or is_atom(type(known))
+
+
+def _is_field(owner: Value, name: str) -> bool:
+    return name in getattr(owner.record, "_fields", ())
+
+
+def _is_of_items(node: ast.expr, key: Value) -> bool:
+    """Return whether a key with several parts reads rows that are fetched: x[i, 0], or x[several items at once]."""
+    if isinstance(node, ast.Tuple) and key.items:
+        return key.items[0].item
+    parts = list(key.parts())
+    return bool(parts) and all(part.item for part in parts)
 
 
 def _has_at(container: Any, key: Any) -> bool:

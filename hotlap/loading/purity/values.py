@@ -30,7 +30,7 @@ class Value:
     deep: bool = True
     steady: bool = True  # does not depend on which item is fetched
     array: bool = False  # a tensor or array, whose arithmetic allocates new memory
-    handle: bool = False  # a file, or what was read from one
+    handle: bool = False  # an open file of arrays, or an array in it, which cannot be written through it
     mixed: bool = False  # an array of Python objects, which its copies share
     lazy: bool = False  # code of the program runs when it is consumed, which may be later
     spread: bool = False  # stands for any number of arguments
@@ -38,6 +38,7 @@ class Value:
     known: Any = UNKNOWN  # the plain value itself
     objects: tuple[Any, ...] = ()
     made: tuple[Any, ...] = ()
+    record: type | None = None  # the class of a named tuple
     items: tuple[Value, ...] | None = None  # of a sequence of known length
     element: Value | None = None  # of a container, if its elements are not simply plain
 
@@ -58,6 +59,7 @@ class Value:
             self.lazy,
             self.mixed,
             self.item,
+            self.record,
             id(self.known),
             tuple(map(id, self.objects)),
             tuple((id(made), getattr(made, "version", 0)) for made in self.made),
@@ -153,6 +155,7 @@ def _either(left: Value, right: Value) -> Value:
         lazy=left.lazy or right.lazy,
         mixed=left.mixed or right.mixed,
         item=left.item and right.item,
+        record=left.record if left.record is right.record else None,
         known=left.known if left.known is right.known else UNKNOWN,
         objects=_together(left.objects, right.objects),
         made=_together(left.made, right.made),
