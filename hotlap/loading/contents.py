@@ -141,6 +141,8 @@ class Contents:
         `of` is the id of the list whose elements they are or belong to, in order.
         """
         arrays = [element for element in inner if is_array(type(element))]
+        if any(is_tensor(array) and array.is_sparse for array in arrays):
+            raise Unwatchable("it holds sparse tensors")
         if len(arrays) > FEW:
             self.parts.append(Group(arrays, of if len(arrays) == len(inner) else 0))
             if any(map(self._is_shared, arrays)):

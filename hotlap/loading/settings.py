@@ -9,15 +9,10 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+from hotlap.loading.purity.library_types import OPERATORS
 from hotlap.loading.purity.objects import without_our_layers
 
 SMALLEST = sys.float_info.min
-ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
-OTHER_OPERATORS = "getitem setitem neg pos abs invert eq ne lt le gt ge bool int float index len".split()
-OPERATORS = tuple(
-    f"__{name}__"
-    for name in [*(side + operation for operation in ARITHMETIC for side in ("", "r", "i")), *OTHER_OPERATORS]
-)
 MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a warning, by default
 
 

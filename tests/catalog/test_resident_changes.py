@@ -263,3 +263,51 @@ def test_datasets_created_again_and_again_are_left_alone(monkeypatch):
             list(DataLoader(Rows(), 20))
             list(DataLoader(held, 20))  # as before
     assert len(proven) == MANY
+
+
+class Shared(Dataset):
+    """One factor is in memory that workers share with the program; they have a copy of the other."""
+
+    def __init__(self):
+        self.rows, self.shared = torch.arange(24.0), torch.ones(1).share_memory_()
+        self.private = 1.0
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index] * self.shared * self.private
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_persistent_workers_keep_the_dataset_they_copied(workers, slow, within, monkeypatch):
+    """The private factor changes first, which they do not see, and the shared one later, which they do."""
+    if slow:
+        for name in ("EAGER", "AT_FIRST"):
+            monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], name, -1.0)
+
+    def trained():
+        torch.manual_seed(0)
+        data = Shared()
+        loader = DataLoader(data, 4, shuffle=True, num_workers=workers, persistent_workers=True, prefetch_factor=1)
+        seen = []
+        for epoch in range(7):
+            data.private += 1.0
+            for number, batch in enumerate(loader):
+                seen.append(batch)
+                if epoch == 3 and within and number == 2:
+                    data.shared.mul_(-1)
+            if epoch == 4:
+                data.shared.mul_(3)
+        return seen
+
+    plain = trained()
+    with resident() as enabled:
+        ours = trained()
+        assert enabled.outcomes[0].status == "applied", enabled.outcomes
+    if within:  # how many batches the workers had made by then varies
+        last = slice(4 * 6, None)
+        plain, ours = plain[last], ours[last]
+    assert same(torch, ours, plain)

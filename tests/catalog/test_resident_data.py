@@ -370,7 +370,7 @@ def test_closes_lazily_opened_files_that_workers_would_have_opened(workers, tmp_
 
         def __getitem__(self, index):
             if self.file is None:
-                self.file = np.load(self.path)
+                self.file = np.load(self.path, mmap_mode="r")
             return torch.tensor(self.file[index])
 
     np.save(tmp_path / "rows.npy", np.arange(8.0))

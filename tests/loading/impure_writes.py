@@ -6,6 +6,8 @@ import collections
 import copy
 import itertools
 import operator
+import pathlib
+import statistics
 from enum import Enum
 
 import numpy as np
@@ -993,3 +995,120 @@ class FunctionDeepInAContainer(Base):
         for step in self.tf["train"]:
             x = step(x)
         return x
+
+
+# Functions and methods that look as if they made something new
+
+
+@impure("writes into x")
+class Positive(Base):
+    def __getitem__(self, i):
+        x = +self.x[i]
+        x.mul_(2)
+        return x
+
+
+@impure("writes into x")
+class PositiveOperator(Base):
+    def __getitem__(self, i):
+        x = operator.pos(self.x[i])
+        x += 1
+        return x
+
+
+@impure("writes into x")
+class ItemOperator(Base):
+    def __getitem__(self, i):
+        x = operator.getitem(self.x, i)
+        x += 1
+        return x
+
+
+@impure("writes into x")
+class Mode(Base):
+    def __getitem__(self, i):
+        x = statistics.mode([self.x[i]])
+        x += 1
+        return x
+
+
+@impure("writes into x")
+class SumOfNone(Base):
+    def __getitem__(self, i):
+        x = sum([], self.x[i])
+        x += 1
+        return x
+
+
+@impure("deque", turns=collections.deque([1.0, 2.0]))
+class Rotates(Base):
+    def __getitem__(self, i):
+        self.turns.rotate(1)
+        return self.x[i] * self.turns[0]
+
+
+@impure("conjugate")
+class ConjugateInto(Base):
+    def __getitem__(self, i):
+        self.a[i].conjugate(self.a[0])
+        return self.a[i]
+
+
+@impure("path", root=pathlib.Path("here"))
+class Renames(Base):
+    def __getitem__(self, i):
+        self.root.rename("there")
+        return self.x[i]
+
+
+@impure("path", root=pathlib.Path("here"))
+class Replaces(Base):
+    def __getitem__(self, i):
+        self.root.replace("there")
+        return self.x[i]
+
+
+@impure("not known")
+class NormalDistribution(Base):
+    def __getitem__(self, i):
+        return self.x[i] + statistics.NormalDist.samples(statistics.NormalDist(), 1)[0]
+
+
+@impure("reads the clock")
+class Clock(Base):
+    def __getitem__(self, i):
+        return self.x[i] * float(np.datetime64("now") > np.datetime64("2020-01-01"))
+
+
+@impure("outlives the call", rows=None)
+class LoadsAtFirst(Base):
+    """The program may write into the array, which no file shows."""
+
+    def __getitem__(self, i):
+        if self.rows is None:
+            self.rows = np.load("rows.npy")
+        return self.rows[i]
+
+
+@impure("reads .gain of a value", images=[Image.new("L", (2, 2)) for _ in range(4)])
+class AttributeOfAnElement(Base):
+    def __getitem__(self, i):
+        return self.x[i] * self.images[i % 4].gain
+
+
+@impure("reads .grad of a value", parts=[torch.zeros(8, requires_grad=True) for _ in range(4)])
+class GradientOfAnElement(Base):
+    def __getitem__(self, i):
+        return self.x[i] + self.parts[i % 4].grad
+
+
+@impure("reads .gain of a DataFrame", frame=pd.DataFrame({"label": range(50)}))
+class AttributeOfATable(Base):
+    def __getitem__(self, i):
+        return self.x[i] * self.frame.gain
+
+
+@impure("writes into")
+class ConvertedToItsOwn(Base):
+    def __getitem__(self, i):
+        return self.x[i].float().mul_(2)

@@ -424,3 +424,14 @@ class Globs(Base):
 class Lists(Base):
     def __getitem__(self, i):
         return torch.from_numpy(np.load(os.path.join(self.folder, sorted(os.listdir(self.folder))[i])))
+
+
+@pure(pixels=torch.zeros(50, 8, dtype=torch.uint8))
+class Converted(Base):
+    """A conversion to another dtype makes a new tensor, which may be written into."""
+
+    def __getitem__(self, index):
+        x = self.pixels[index].float().div_(255)
+        y = self.pixels[index].to(torch.float64)
+        y -= 1
+        return x, y

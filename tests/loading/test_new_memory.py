@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import statistics
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +15,9 @@ import torch
 from hotlap.loading.purity import pure_operations
 from hotlap.loading.purity.pure_operations import Gives
 
+WHOLE = [name for name in pure_operations.WHOLE_MODULES if not name.startswith(("torch", "numpy", "scipy"))]
 MODULES = (np, np.linalg, np.fft, torch, torch.fft, torch.linalg, torch.nn.functional)
+MODULES += (statistics, *(importlib.import_module(name) for name in WHOLE))
 SHAPES = ((4,), (4, 4), (1,), (1, 1), (), (2, 4, 4))
 TYPES = ("float32", "int64", "bool", "complex64", "uint8", "float64")
 MORE: tuple[tuple[Any, ...], ...] = ((), (0,), (1,), (-1,), ((0,),), ((1, 0),), (0, 1), (None,))

@@ -6,7 +6,10 @@ import importlib
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from hotlap.loading.purity import Impure, study_of, study_of_collate
@@ -56,6 +59,54 @@ def test_a_pure_collate_fn_is_not_refused(collate):
 def test_an_impure_collate_fn_is_not_called_pure(collate):
     with pytest.raises(Impure):
         study_of_collate(collate, study_of(pure_sets.CASES["a list"]).result)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(torch.Tensor, "__mul__"), (torch.Tensor, "__getitem__"), (Image.Image, "__array_interface__")]
+)
+def test_operators_that_the_program_has_replaced_are_not_pure(kind, name, monkeypatch):
+    monkeypatch.setattr(kind, name, lambda self, *_: 1.0)
+    with pytest.raises(Impure, match=f"has replaced {kind.__name__}.{name}"):
+        study_of(torch.utils.data.TensorDataset(torch.zeros(3)))
+
+
+class Rotated(torch.utils.data.Dataset):
+    def __init__(self, images):
+        self.images = images
+
+    def __getitem__(self, index):
+        return np.array(Image.fromarray(self.images[index]).rotate(3))
+
+    def __len__(self):
+        return len(self.images)
+
+
+def test_methods_of_libraries_that_the_program_has_replaced_are_not_pure(monkeypatch):
+    dataset = Rotated(np.zeros((4, 2, 2), dtype=np.uint8))
+    study_of(dataset)
+    usual = Image.Image.rotate
+    monkeypatch.setattr(Image.Image, "rotate", lambda self, angle: usual(self, angle + 90))
+    with pytest.raises(Impure, match="replaced for a Image"):
+        study_of(dataset)
+
+
+class Paired(torch.utils.data.Dataset):
+    """An item is made from two rows, of which only one is that of its index."""
+
+    def __init__(self):
+        self.rows = torch.zeros(8, 2)
+
+    def __getitem__(self, index):
+        first, second = self.rows[[index, 7 - index]]
+        return first - second
+
+    def __len__(self):
+        return 8
+
+
+def test_a_list_of_indices_reads_more_than_the_row_of_the_item():
+    dataset = Paired()
+    assert id(dataset.rows) not in study_of(dataset).by_row
 
 
 def test_the_reason_names_the_file_and_the_line():

@@ -67,6 +67,9 @@ class Keeper:
             return original(*args, **kwargs)
         before = self._persistent.get(loader)
         if before is not None and not self._is_complete(before, loader):
+            if not before.is_current():
+                self._persistent.pop(loader)  # torch goes on with its own workers, which `loader` holds
+                return original(*args, **kwargs)
             before._reset(loader)
             return before
         if before is None and (is_profiled(self.torch) or is_traced()):
@@ -119,7 +122,7 @@ class Keeper:
                 cache = self._new_cache(dataset, collate, loader)
                 caches.append(cache)
             elif cache.store is not None:
-                self._check(dataset, cache, cache.store, in_workers=loader in self._persistent)
+                self.check(dataset, cache, cache.store, in_workers=loader in self._persistent)
             if cache.store is not None and cache.store.collate is not collate:
                 self._renew(cache, cache.store, collate)
             if cache.store is not None and loader.num_workers:
@@ -151,6 +154,8 @@ class Keeper:
         workers = loader.num_workers
         if workers and start_method(loader.multiprocessing_context) != "fork":
             return  # in a process not forked from this one, a set of strings, for example, has another order
+        if needs_workers(loader, store):
+            return
         if workers or not self.site.waits():
             self.fill_soon(loader.dataset, cache, store, here=not workers)
 
@@ -190,7 +195,7 @@ class Keeper:
             cache.again = True
         cache.requested = True
 
-    def _check(self, dataset: Any, cache: DatasetRows, store: Store, in_workers: bool) -> None:
+    def check(self, dataset: Any, cache: DatasetRows, store: Store, in_workers: bool) -> None:
         """Drop the cache if the dataset has changed. Persistent workers see only changes to shared memory."""
         try:
             why = store.changed_elsewhere() if in_workers else store.changed(dataset)
@@ -233,6 +238,8 @@ class Keeper:
 
         self.site.seams.watch_fetches_of(GatheringIterator)
         before = self._persistent.get(loader)
+        if needs_workers(loader, store) and not store.missing:
+            return original()  # torch's workers; from the next epoch on they wait, should they be needed
         left_to_workers = bool(loader.num_workers) and store.missing > 0
         if left_to_workers and start_method(loader.multiprocessing_context) != "fork" and store.forks_only:
             self.site.no_effect(
@@ -255,6 +262,8 @@ class Keeper:
             return original()
         else:
             iterator = made_by_torch(loader, partial(RecordingIterator, loader, store, failed))
+            if loader.persistent_workers and store.watch.is_shared:
+                loader._iterator = iterator  # as torch does
             self.report(
                 cache, f"{store.name}: {store.total} items, cached as its workers fetch them for the first time"
             )
@@ -375,6 +384,13 @@ class BatchPicker:
         leaves = store.batch(wanted, learning.devices, pin)
         return store.built(leaves if learning.settled else learning.watch(leaves), wanted, pin)
 
+    def is_current(self) -> bool:
+        """Return whether the store still gives what persistent workers would, checked at the start of an epoch."""
+        cache, store = self._cache, self._store
+        if cache.store is store and store.watch.is_shared:
+            self._keeper.check(self._dataset, cache, store, in_workers=True)
+        return cache.store is store
+
     def _pay(self, seconds: float) -> None:
         """Account for time spent caching what the program fetches: that pays off only if there is another epoch."""
         store = self._store
@@ -423,6 +439,13 @@ class BatchPicker:
             self._cache.read = True
             where = "read in place" if store.shared is not None else f"{megabytes(store.bytes)} in host memory"
             self._keeper.report(self._cache, f"{store.name}: {store.total} items, {where}")
+
+
+def needs_workers(loader: Any, store: Store) -> bool:
+    """Return whether persistent workers must exist although all items are cached: they copied the dataset when they
+    started, so if what they share with this process changes, nobody else can make their batches.
+    """
+    return bool(loader.persistent_workers) and store.watch.is_shared and loader._iterator is None
 
 
 def new_learning() -> DeviceLeaves:

@@ -8,11 +8,13 @@ samplers yield their indices as tensors (see sampled_indices.py).
 from __future__ import annotations
 
 import time
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from inspect import unwrap
+from itertools import chain
 from types import CellType, FunctionType
 from typing import Any, Protocol
 
@@ -40,11 +42,14 @@ _usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, wh
 class Pick(Protocol):
     def __call__(self, wanted: BatchIndices, pin: bool) -> Any: ...
 
+    def is_current(self) -> bool: ...
+
 
 class GatheringIterator(_SingleProcessDataLoaderIter):
     """Makes batches from the store; to the program it looks like torch's iterator of a loader without workers.
 
-    `before` is the iterator of persistent workers that torch would reuse, so that no base seed is drawn again.
+    `before` is the iterator of persistent workers that torch would reuse, so that no base seed is drawn again; if it
+    still has its workers, they make the batches that the store cannot.
     """
 
     def __init__(self, loader: Any, pick: Pick, failed: Failed, before: Any = None) -> None:
@@ -56,15 +61,20 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
         self._total, self._pins = len(loader.dataset), self._pin_memory
         self._index_sampler = loader._index_sampler
         self._pick, self._failed = pick, failed
+        self._loader, self._workers_of = weakref.ref(loader), loader._iterator
         self._plain: Any = _MapDatasetFetcher(loader.dataset, True, loader.collate_fn, loader.drop_last)
         self._dataset_fetcher = self._plain
-        self._own_way = True
+        self.is_own_way = True
         self._ahead_by = (loader.prefetch_factor or 2) * loader.num_workers
         self._profile_name = f"enumerate(DataLoader)#{_usual_name(loader)}.__next__"
         self._waiting: deque[tuple[list[Any] | None, BatchIndices | None]] = deque()
+        self._rest: Iterator[Any] | None = None  # the indices of the batches that persistent workers make
         self._draw(loader)
         if loader.num_workers:
             self._reset(loader, first_iter=before is None)
+
+    def is_current(self) -> bool:
+        return self.is_own_way and self._pick.is_current()
 
     def __next__(self) -> Any:
         """Return the next batch. Torch's profiler mark takes longer than a batch: skipped if nobody sees it."""
@@ -77,6 +87,7 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         super()._reset(loader, first_iter)
         self._waiting.clear()
+        self._rest = None
         self._draw(loader)
         if loader.num_workers:
             self._prime(self._ahead_by)
@@ -102,6 +113,8 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
         self._waiting.append((None, indices) if own else (indices, wanted(indices, self._total)))
 
     def _next_data(self) -> Any:
+        if self._rest is not None:
+            return self._workers_of._next_data()
         if self._asks_program:
             return self._next_of_sampler()
         if not self._num_workers:
@@ -130,12 +143,12 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
 
         While the program profiles itself without workers, torch's way is used too: its fetching belongs in the profile.
         """
-        if rows is not None and self._own_way and (self._num_workers or not (_profiler_enabled() or is_traced())):
+        if rows is not None and self.is_own_way and (self._num_workers or not (_profiler_enabled() or is_traced())):
             try:
                 with unprofiled(torch) if _profiler_enabled() else nullcontext():
                     return self._pick(rows, self._pins)
             except Exception as error:  # noqa: BLE001 whatever our own code raises
-                self._own_way = False
+                self.is_own_way = False
                 self._failed(error)
         if indices is None and rows is not None:
             with unseen_operations(torch) if are_operations_seen(torch) else nullcontext():
@@ -144,6 +157,8 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
 
     def _usually(self, indices: list[Any] | None) -> Any:
         """Fetch with torch's own functions, so that an error in the dataset has the same traceback."""
+        if self._workers_of is not None and (loader := self._loader()) is not None:
+            return self._from_workers(loader, indices)
         if self._num_workers or self._asks_program:
             batch = self._plain.fetch(indices)
             return _pin(batch, self._pin_memory_device) if self._pins else batch
@@ -152,6 +167,27 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
         vars(usual).pop("_next_data", None)  # another entry's override on this iterator
         is_marked = _profiler_enabled() or _count_modes()
         return usual._next_data() if is_marked else _usual_next(usual)
+
+    def _from_workers(self, loader: Any, indices: list[Any] | None) -> Any:
+        """Return the batch that persistent workers make, who have the rest of the epoch to make from here on."""
+        if self._rest is None:
+            self._rest = chain([indices], self._undrawn())
+            workers, sampler = self._workers_of, self._workers_of._index_sampler
+            workers.showing = False
+            workers._index_sampler = self._rest
+            try:
+                workers._reset(loader)
+            finally:
+                workers._index_sampler = sampler
+        return self._workers_of._next_data()
+
+    def _undrawn(self) -> Iterator[Any]:
+        """Yield the indices that are drawn already, then those that are not."""
+        while self._waiting:
+            indices, rows = self._waiting.popleft()
+            yield rows.indices.tolist() if indices is None and rows is not None else indices
+        for drawn_indices in self._drawn:
+            yield drawn_indices.indices.tolist() if isinstance(drawn_indices, BatchIndices) else drawn_indices
 
 
 class _OwnFetcher:
@@ -218,6 +254,9 @@ class RecordingIterator(_MultiProcessingDataLoaderIter):
     @_collate_fn.setter
     def _collate_fn(self, collate: Any) -> None:
         pass
+
+    def is_current(self) -> bool:
+        return True
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._under_way.clear()

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from hotlap.loading.purity.library_types import replaced_unnamed
 from hotlap.loading.purity.objects import MissingAttribute
 from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.loading.purity.reader import Reader
@@ -26,6 +27,8 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
 
     With `draws`, the code may draw from the streams that torch seeds in each worker.
     """
+    if (name := replaced_unnamed()) is not None:
+        raise Impure(f"the program has replaced {name}")
     study = Study(may_draw=draws)
     reader = Reader(study)
     try:

@@ -16,6 +16,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 from typing import Any
 
 from hotlap.loading.purity import pure_operations
+from hotlap.loading.purity.library_types import is_replaced, library_types
 from hotlap.loading.purity.objects import ABSENT, MissingAttribute, Objects, of_the_program, without_our_layers
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, type_name
 from hotlap.loading.purity.pure_operations import Gives, draws_globally, known_reason, rule_of, why_not, written_by
@@ -38,6 +39,18 @@ INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
 FETCHING = ("__getitem__", "__getitems__", "__len__")
 READING_METHODS = frozenset("clone read read_bytes read_text".split())
 COPYING_METHODS = frozenset("astype tolist copy".split())
+CONVERSIONS = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "bool": "bool",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+}
 LISTING_METHODS = frozenset("glob rglob iterdir".split())
 FILE_METHODS = frozenset("read_text read_bytes resolve".split()) | LISTING_METHODS
 Names = dict[str, Value]
@@ -351,6 +364,8 @@ class Calls:
         self._refuse_object_arrays(values)
         if getattr(function, "__name__", "") == "File" or rule is Gives.FILE:
             return self._file(function, args, kwargs, values)
+        if pure_operations.is_ordered(function):
+            self.study.ordered = True
         if rule is Gives.ALIAS or kwargs.get("copy", _TRUE).known is not True:
             return alias(*values, array=_makes_arrays(function))
         if rule is Gives.ORDERED:
@@ -452,7 +467,9 @@ class Calls:
             return self._writing(owner, name, values, node)
         elif name not in pure_operations.METHODS:
             raise Impure(_why_no_method(name))
-        self._note_tensor_method(name)
+        elif _may_be_of_another_type(owner, name, args):
+            raise Impure(f"calls .{name}() of a value that may be a deque or a path, where it is not pure")
+        self._note_library_methods(name)
         self.study.ordered |= name in pure_operations.ORDERED_METHODS
         self.study.reads_files |= name in FILE_METHODS
         self._need_no_writing(owner, name, args, kwargs)
@@ -464,13 +481,13 @@ class Calls:
         self.need_plain(owner, *(value for value in values if not _is_callable(value)))
         return self._given_by_method(owner, name, values, kwargs)
 
-    def _note_tensor_method(self, name: str) -> None:
-        """Note the method of tensors, the usual type among values whose methods a program can replace."""
-        tensor = sys.modules["torch"].Tensor
-        member = vars(tensor).get(name)
-        if isinstance(member, FunctionType) and not pure_operations.genuine_of("torch", without_our_layers(member)):
-            raise Impure(f"calls .{name}(), which the program has replaced for tensors")
-        self.study.names[id(tensor), name] = vars(tensor), name
+    def _note_library_methods(self, name: str) -> None:
+        """Note the method of each type among values whose methods a program can replace; raise if it has."""
+        for kind in library_types():
+            if is_replaced(kind, name):
+                raise Impure(f"calls .{name}(), which the program has replaced for a {kind.__name__}")
+            if name in vars(kind):
+                self.study.names[id(kind), name] = vars(kind), name
 
     def _need_no_writing(self, owner: Value, name: str, args: Sequence[Value], kwargs: Names) -> None:
         if _given(kwargs.get("inplace")) or not all(
@@ -490,6 +507,8 @@ class Calls:
             return fresh(owner, *values)
         if name in READING_METHODS or (owner.array and name in COPYING_METHODS and copies):
             return fresh(owner, *values, array=owner.array)
+        if copies and owner.array and _changes_dtype(owner, name, values):
+            return fresh(owner, *values, array=True)
         return replace(alias(owner, *values), array=owner.array)
 
     def _of_mapping(self, owner: Value, name: str) -> Value:
@@ -533,6 +552,7 @@ class Calls:
             return sequence(values) if not kwargs else container(either(values))
         if is_atom(kind) or kind in CONTAINERS or is_array(kind) or is_table(kind):
             self.need_plain(*values)
+            _refuse_now(values)
             return alias(*values) if not is_atom(kind) else fresh(*values)
         if _is_known_transform(kind):
             self.need_plain(*values)
@@ -994,6 +1014,28 @@ def _given(value: Value | None) -> bool:
 def _resizes_image(owner: Value, name: str) -> bool:
     """Return whether this is an image's resize, which returns a new image; that of an array writes into it."""
     return name == "resize" and hasattr(owner.known, "getbands") and is_table(type(owner.known))
+
+
+def _changes_dtype(owner: Value, name: str, values: Sequence[Value]) -> bool:
+    """Return whether a tensor is converted to another dtype than it has, which makes a new one."""
+    torch = sys.modules["torch"]
+    before = getattr(owner.known, "dtype", None) if owner.known is not UNKNOWN else owner.dtype
+    after = getattr(torch, CONVERSIONS[name]) if name in CONVERSIONS and not values else None
+    if name in ("to", "type") and len(values) == 1:
+        after = values[0].known
+    return type(before) is torch.dtype and type(after) is torch.dtype and before is not after
+
+
+def _refuse_now(values: Sequence[Value]) -> None:
+    if any(type(value.known) is str and value.known.lower() in pure_operations.NOW for value in values):
+        raise Impure("reads the clock")
+
+
+def _may_be_of_another_type(owner: Value, name: str, args: Sequence[Value]) -> bool:
+    """Return whether this may be `deque.rotate`, `Path.replace` or `Path.rename`."""
+    if name == pure_operations.ROTATE:
+        return not owner.own and not hasattr(type(owner.known), "getbands")
+    return name in pure_operations.REPLACING and len(args) == 1
 
 
 def _in_place(name: str) -> bool:

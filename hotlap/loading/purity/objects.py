@@ -130,7 +130,8 @@ class Objects:
             return container.element
         steady = container.steady and (key is None or key.steady)
         is_handle = container.handle and key is not None and type(key.known) is str  # else what was read from it
-        return replace(alias(container, array=container.array), steady=steady, handle=is_handle)
+        dtype = getattr(known, "dtype", None) if is_array(type(known)) else container.dtype
+        return replace(alias(container, array=container.array), steady=steady, handle=is_handle, dtype=dtype)
 
     def _element_of_known(self, container: Value, known: Any, key: Value | None) -> Value:
         if key is not None and key.known is not UNKNOWN and isinstance(key.known, int | str | slice | tuple):

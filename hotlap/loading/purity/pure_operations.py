@@ -98,6 +98,9 @@ OF_CONTAINERS = frozenset(
     "intersection_update difference_update symmetric_difference_update move_to_end subtract".split()
 )
 CALLBACKS = frozenset("apply map applymap pipe transform agg aggregate sub subn filter point".split())
+# Methods that for some other type write into their object, or rename a file.
+NOW = frozenset(("now", "today"))  # texts that NumPy and pandas take for the current time
+ROTATE, REPLACING = "rotate", frozenset("replace rename".split())  # of a deque, of a path
 KEEP_A_NUMBER = frozenset("item tolist tobytes numel dim size nelement element_size".split())
 
 _WRITING_OPERATORS = frozenset(
@@ -105,11 +108,13 @@ _WRITING_OPERATORS = frozenset(
     "methodcaller".split()
 )
 
+# Modules whose functions may return an argument, or a view of one.
+_ALIASING_MODULES = ("operator", "_operator", "colorsys", "PIL.ImageOps", "torchvision")
+
 # Modules whose functions are all pure, except for the names given.
 WHOLE_MODULES: dict[str, frozenset[str]] = {
     "math": frozenset(),
     "cmath": frozenset(),
-    "statistics": frozenset(),
     "operator": _WRITING_OPERATORS,
     "_operator": _WRITING_OPERATORS,
     "posixpath": frozenset(
@@ -186,7 +191,7 @@ _NUMPY_NEW = (
     "meshgrid indices convolve correlate polyfit polyval trapezoid cov corrcoef hanning hamming blackman "
     "fromstring fromiter isscalar ndim shape size iscomplexobj isreal issubdtype result_type dtype finfo iinfo "
     "angle "
-    "sinc i0 unwrap lexsort apply_along_axis datetime64 timedelta64"
+    "sinc i0 unwrap lexsort apply_along_axis timedelta64"
 ).split()  # fmt: skip
 _NUMPY_ALIAS = (
     "asarray asanyarray ascontiguousarray asfortranarray require frombuffer reshape ravel transpose swapaxes moveaxis "
@@ -217,6 +222,7 @@ _BY_NAME: dict[Gives, list[str]] = {
         *("bisect.bisect bisect.bisect_left bisect.bisect_right html.unescape html.escape".split()),
         *(f"pandas.{name}" for name in "isna notna isnull".split()),
         *(f"fractions.{name}" for name in ("Fraction",)),
+        *(f"statistics.{name}" for name in "mean fmean stdev variance pstdev pvariance harmonic_mean".split()),
         *("datetime.datetime datetime.date datetime.timedelta uuid.UUID".split()),
     ],
     Gives.ORDERED: [
@@ -230,7 +236,7 @@ _BY_NAME: dict[Gives, list[str]] = {
         "torch.utils.data.default_convert",
         *(f"torch.{name}Tensor" for name in "Float Double Half Long Int Short Byte Bool".split()),
         "itertools.accumulate",
-        *(f"pandas.{name}" for name in "DataFrame Series to_datetime to_numeric concat merge".split()),
+        *(f"pandas.{name}" for name in "DataFrame Series to_numeric concat merge".split()),
         *("pathlib.Path pathlib.PurePath pathlib.PosixPath pathlib.PurePosixPath".split()),
         *(f"itertools.{name}" for name in "chain chain.from_iterable islice repeat product zip_longest".split()),
         "itertools.pairwise",
@@ -307,7 +313,7 @@ def is_method(name: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _methods(modules: int) -> frozenset[str]:
-    named = [_resolved(name) for name in (*ARRAYS, *TABLES, *OTHER_ATOMS, "PIL.Image.Image", "numpy.generic")]
+    named = [resolved(name) for name in (*ARRAYS, *TABLES, *OTHER_ATOMS, "PIL.Image.Image", "numpy.generic")]
     kinds = [*ATOMS, *CONTAINERS, PurePath, BytesIO, TextIOWrapper, *(kind for kind in named if isinstance(kind, type))]
     return frozenset(
         name
@@ -345,8 +351,15 @@ def _by_module(function: Any) -> Gives | None:
     for whole, but in WHOLE_MODULES.items():
         inside = module == whole or module.startswith(f"{whole}.") or ("." in whole and module.startswith(f"{whole}_"))
         if inside and name not in but:
+            if module.startswith(_ALIASING_MODULES):
+                return Gives.ALIAS
             return Gives.ORDERED if module.startswith("torch") else Gives.NEW
     return None
+
+
+def is_ordered(function: Any) -> bool:
+    """Return whether a function of a module whose functions may return views sums in an order that may vary."""
+    return str(getattr(function, "__module__", "")).startswith("torchvision.")
 
 
 def genuine_of(library: str, function: Any) -> bool:
@@ -404,6 +417,7 @@ _METHOD_OUT_AT = {
     **dict.fromkeys("sum mean std var prod cumsum cumprod clip take compress".split(), 2),
     **dict.fromkeys("round dot max min argmax argmin any all choose ptp".split(), 1),
     "trace": 4,
+    "conjugate": 0,
 }
 
 
@@ -450,13 +464,13 @@ def _fill() -> None:
     for gives, names in _BY_NAME.items():
         for name in names:
             if name not in _filled_for and name.partition(".")[0] in sys.modules:
-                found = _resolved(name)
+                found = resolved(name)
                 if found is not None and genuine(found):
                     _tables[id(found)] = found, gives
                     _filled_for.add(name)
 
 
-def _resolved(name: str) -> Any:
+def resolved(name: str) -> Any:
     """Return the object of a dotted name if all of it is imported, without triggering lazy imports of modules."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):

@@ -601,7 +601,7 @@ class Reader(Calls):
     def _of_plain(self, owner: Value, name: str) -> Value:
         if is_record(type(owner.known)) and name in owner.known._fields:
             return self.objects.value_of(getattr(owner.known, name))
-        if not _is_of_values(owner, name):
+        if not (_is_of_values(owner, name) or owner.objects or owner.made):  # else it is of one of those, or fails
             what = "value" if owner.known is UNKNOWN else type(owner.known).__name__
             raise Impure(f"reads .{name} of a {what}, whose changes would go unnoticed")
         if is_method(name) and not _is_field(owner, name):

@@ -39,6 +39,7 @@ class Value:
     objects: tuple[Any, ...] = ()
     made: tuple[Any, ...] = ()
     record: type | None = None  # the class of a named tuple
+    dtype: Any = None  # of a tensor
     items: tuple[Value, ...] | None = None  # of a sequence of known length
     element: Value | None = None  # of a container, if its elements are not simply plain
 
@@ -60,6 +61,7 @@ class Value:
             self.mixed,
             self.item,
             self.record,
+            self.dtype,
             id(self.known),
             tuple(map(id, self.objects)),
             tuple((id(made), getattr(made, "version", 0)) for made in self.made),
@@ -156,6 +158,7 @@ def _either(left: Value, right: Value) -> Value:
         mixed=left.mixed or right.mixed,
         item=left.item and right.item,
         record=left.record if left.record is right.record else None,
+        dtype=left.dtype if left.dtype is right.dtype else None,
         known=left.known if left.known is right.known else UNKNOWN,
         objects=_together(left.objects, right.objects),
         made=_together(left.made, right.made),
