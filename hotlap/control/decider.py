@@ -32,7 +32,7 @@ from hotlap.control.ranks import OneRank, Order, Ranks, State
 from hotlap.control.ratio import Faster, faster
 from hotlap.control.ticks import Ticks
 from hotlap.control.timing import Clock, Marks
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 from hotlap.records.decisions import BlockTrial
 
 WARM = 6  # ticks before the first block: the first ones allocate buffers and tune libraries …
@@ -146,7 +146,7 @@ class Decider:
                 self._order(self._arms.now, is_over=True)
             except BaseException as error:
                 self._rest()
-                if not isinstance(error, Exception) or raised_by_signal(error):
+                if not isinstance(error, Exception) or comes_from_outside(error):
                     with suppress(Exception):  # an interrupted trial has proven nothing
                         self._arms.switch(self.findings.on)
                     raise

@@ -17,7 +17,7 @@ from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
 from hotlap.loading.settings import settings
 from hotlap.loading.state import State
 from hotlap.loading.subsets import Levels
-from hotlap.patch.signals import is_in_handler, raised_by_signal
+from hotlap.patch.signals import comes_from_outside, is_in_handler
 
 MOST_READINGS = 8
 TOOLS = 6  # number of tool ids in sys.monitoring
@@ -249,7 +249,7 @@ def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
         try:
             samples = fetch(dataset, indices)
         except Exception as error:
-            if raised_by_signal(error):
+            if comes_from_outside(error):
                 raise
             raise Unfit(f"an item cannot be fetched ({type(error).__name__}: {error})") from error
     if len(samples) != len(indices):

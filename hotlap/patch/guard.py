@@ -1,6 +1,7 @@
 """Our own errors never stop the user's training: they are logged, printed once, and what failed is switched off.
 
-An error that a signal handler of the program raises while our code happens to run is the program's, and passes through.
+An error that reaches our code from outside, from a signal handler of the program or another thread, is the program's,
+and passes through.
 
 Under HOTLAP_STRICT=1, as in our tests, our errors are raised instead.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.voice import say
 from hotlap.records import private
 
@@ -35,7 +36,7 @@ class Guard:
             return None
 
     def failed(self, what: str, error: Exception) -> None:
-        if self.strict or raised_by_signal(error):
+        if self.strict or comes_from_outside(error):
             raise error
         self.failures.append(f"{what}: {type(error).__name__}: {error}")
         self._keep(what, error)

@@ -45,6 +45,14 @@ def is_ours(code: CodeType) -> bool:
 
 def leave_no_frame(error: BaseException) -> None:
     error.__traceback__ = without_our_frames(error.__traceback__)
+    while error.__context__ is not None and _is_handled_by_us(error.__context__):
+        error.__context__ = error.__context__.__context__
+
+
+def _is_handled_by_us(error: BaseException) -> bool:
+    """Return whether our code caught the error: the traceback begins in the function that did."""
+    trace = error.__traceback__
+    return trace is not None and is_ours(trace.tb_frame.f_code)
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:

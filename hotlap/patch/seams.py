@@ -21,7 +21,7 @@ from hotlap.patch.forks import never_free
 from hotlap.patch.guard import Guard
 from hotlap.patch.hidden_frames import leave_no_frame, unseen
 from hotlap.patch.ledger import Ledger
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.stacks import hide_from_stacks, hide_when_shown
 
 Subscriber = Callable[..., None]
@@ -139,7 +139,8 @@ class Seam:
                 self.after(instance, args, kwargs, outcome)
 
     def stop_writing(self, error: Exception) -> None:
-        self.tape = None
+        if not comes_from_outside(error):
+            self.tape = None
         self._guard.failed(f"the tape of the seam '{self.name}'", error)
 
     def before(self, *what: Any) -> None:
@@ -147,7 +148,7 @@ class Seam:
             try:
                 subscriber(*what)
             except Exception as error:
-                if raised_by_signal(error):
+                if comes_from_outside(error):
                     raise
                 self._drop(subscriber, error)
 
@@ -156,7 +157,7 @@ class Seam:
             try:
                 subscriber(*what)
             except Exception as error:
-                if raised_by_signal(error):
+                if comes_from_outside(error):
                     raise
                 self._drop(subscriber, error)
 

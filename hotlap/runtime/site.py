@@ -15,7 +15,7 @@ from hotlap.patch.dynamo import keep_out
 from hotlap.patch.hidden_frames import leave_no_frame
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam, Seams
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 from hotlap.records.plan import Outcome, Status
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.root_discovery import RootDiscovery
@@ -190,7 +190,7 @@ class Site:
         self.ledger.close()
 
     def _failed(self, error: Exception) -> None:
-        if self.seams.guard.strict or raised_by_signal(error):
+        if self.seams.guard.strict or comes_from_outside(error):
             raise error
         self.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
 
@@ -251,7 +251,7 @@ def _concerns_first(concerns: Callable[[Any], bool], args: tuple[Any, ...]) -> b
     try:
         return bool(args) and concerns(args[0])
     except Exception as error:
-        if raised_by_signal(error):
+        if comes_from_outside(error):
             raise
         return False
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from hotlap.loading import pure as loading
 from hotlap.loading.pure import Unfit, pure, visit
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.silence import silenced
 from tests.catalog.resident import outcome, resident
 
@@ -129,7 +129,7 @@ def test_an_error_in_a_signal_handler_is_not_blamed_on_the_dataset():
             visit(Slow(), [0])
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert not raised_by_signal(ValueError())
+    assert not comes_from_outside(ValueError())
 
 
 def test_several_threads_may_be_silenced_and_all_recover(capsys):

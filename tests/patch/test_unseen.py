@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import sys
+import threading
 import traceback
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hotlap.patch import hidden_frames as room
-from hotlap.patch import stacks
+from hotlap.patch import signals, stacks
 from hotlap.patch.guard import Guard
 from hotlap.patch.hidden_frames import from_line, unseen
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam
+from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.silenced_warnings import unwarned
 from hotlap.patch.stacks import hide_from_stacks
 
@@ -24,7 +29,7 @@ from hotlap.patch.stacks import hide_from_stacks
 def here_is_ours(monkeypatch):
     """hotlap's functions are recognised by their folder; here, functions of this file starting with `our` count too."""
     known = room.is_ours
-    for module in (room, stacks):
+    for module in (room, stacks, signals):
         monkeypatch.setattr(module, "is_ours", lambda code: known(code) or code.co_name.startswith("our"))
 
 
@@ -138,8 +143,6 @@ def test_warnings_of_hotlaps_own_calls_are_hidden_and_no_other_is_lost(recwarn):
 
 
 def test_an_error_from_a_program_handler_during_hotlap_code_is_the_programs():
-    import signal
-
     def alarmed(number, frame):
         raise TimeoutError("of theirs")
 
@@ -153,3 +156,111 @@ def test_an_error_from_a_program_handler_during_hotlap_code_is_the_programs():
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert guard.failures == []
+
+
+def test_an_error_of_ours_that_was_being_handled_is_no_context_of_the_programs_error():
+    def failing():
+        raise KeyError("theirs")
+
+    def our_stand_in(original, *_):
+        try:
+            raise ValueError("ours")
+        except ValueError:
+            return original()
+
+    seam = Seam("test", Guard(strict=True))
+    seam.stand_in(our_stand_in)
+    handled = OSError("handled by the program")
+    try:
+        raise handled
+    except OSError:
+        with pytest.raises(KeyError) as caught:
+            unseen(seam.around)(failing, None, (), {})
+    assert caught.value.__context__ is handled
+
+
+class Cut(Exception):
+    """Of the program."""
+
+
+class Handlers:
+    """A signal handler takes itself out before it raises, so it is not installed when its error is looked at."""
+
+    def __call__(self, *_):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        raise Cut
+
+    def method(self, number, frame):
+        self(number, frame)
+
+
+def alarmed(number, frame):
+    signal.signal(number, signal.SIG_IGN)
+    raise Cut
+
+
+@pytest.mark.parametrize("handler", [alarmed, lambda *_: alarmed(*_), Handlers(), Handlers().method])
+@pytest.mark.parametrize("where", ["subscriber", "tape", "guard"])
+def test_an_error_from_a_handler_that_is_installed_no_more_is_the_programs(where, handler):
+    def our_interruption(*_):
+        signal.raise_signal(signal.SIGUSR1)
+
+    guard = Guard(strict=False)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Cut):
+            interrupt(where, guard, our_interruption)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert guard.failures == []
+
+
+throw = ctypes.pythonapi.PyThreadState_SetAsyncExc  # raised after the next call, or at the end of a loop's body
+
+
+def thrown():
+    return ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Cut)
+
+
+def loop_of_the_program():
+    thread, kind = thrown()
+    for _ in map(throw, [thread], [kind]):
+        pass
+
+
+def our_throw(*_):
+    throw(*thrown())
+
+
+def our_fetch(*_):
+    loop_of_the_program()
+
+
+@pytest.mark.parametrize("where", ["subscriber", "tape", "guard"])
+@pytest.mark.parametrize("our_interruption", [our_throw, our_fetch])
+def test_an_error_thrown_into_the_thread_is_the_programs(where, our_interruption):
+    guard = Guard(strict=False)
+    with pytest.raises(Cut):
+        interrupt(where, guard, our_interruption)
+    assert guard.failures == []
+
+
+def interrupt(where, guard, interruption):
+    seam = Seam("test", guard)
+    if where == "guard":
+        guard.run("testing", interruption)
+    elif where == "subscriber":
+        seam.subscribe(before=interruption)
+    else:
+        seam.write_to(interruption, 0, 1)
+    seam.around(lambda: None, None, (), {})
+
+
+def test_errors_of_the_program_in_its_own_code_and_errors_of_ours_are_not_from_outside():
+    def our_error():
+        raise Cut
+
+    for function, kind in ((partial(raising, Cut), Cut), (our_error, Cut), (partial(int, "one"), ValueError)):
+        with pytest.raises(kind) as caught:
+            ours(function)
+        assert not comes_from_outside(caught.value)

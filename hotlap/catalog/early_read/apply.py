@@ -18,7 +18,7 @@ from hotlap.catalog.early_read.backward import Backward
 from hotlap.catalog.early_read.reader import CudaReader, Reader
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.hidden_frames import from_line, leave_no_frame
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.site import Site
 
 REMEMBERED = 4  # losses: a program with two optimizers reads both at the end of the step
@@ -101,7 +101,7 @@ class Reads:
             host = self._found(tensor, give)
             return None if host is None else give(host)
         except Exception as error:
-            if self._site.seams.guard.strict or raised_by_signal(error):
+            if self._site.seams.guard.strict or comes_from_outside(error):
                 raise
             self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
             return None

@@ -19,7 +19,7 @@ from hotlap.loading.outside_profiles import is_profiled, unprofiled
 from hotlap.loading.pure import DataChanged, Unfit, fetch, is_traced, levels_of
 from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.patch.forks import why_no_processes
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.voice import say
 from hotlap.runtime.loader_arguments import start_method
 from hotlap.runtime.site import Original, Site
@@ -276,7 +276,7 @@ class Keeper:
             if isinstance(error, DataChanged):
                 self._doubt(store, str(error))
             self._drop(cache, store, str(error))
-        elif self.site.seams.guard.strict or raised_by_signal(error):
+        elif self.site.seams.guard.strict or comes_from_outside(error):
             raise error
         else:
             self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")

@@ -17,7 +17,7 @@ from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.pure import Unfit, pure, pure_collate, visit
 from hotlap.loading.purity.pure_operations import genuine_of
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 
 LARGE = 4096  # bytes: smaller tensors are not worth a stand-in
 SHARING = "its batches may share memory with the dataset, so the program could write into it"
@@ -205,7 +205,7 @@ class RaggedStore(Store):
         try:
             batch = self.collate(samples)
         except (Exception, StandInRead) as error:
-            if raised_by_signal(error):
+            if comes_from_outside(error):
                 raise
             raise Unfit(f"its collate_fn does more with large tensors than stack them ({error})") from error
         if stand_in.touched is not None:

@@ -20,7 +20,7 @@ from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit, war
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.machine import free_bytes, held_bytes, ranks_here
-from hotlap.patch.signals import raised_by_signal
+from hotlap.patch.signals import comes_from_outside
 
 CHUNK, CHUNK_BYTES = 256, 256 << 20  # items and bytes fetched at once while filling, at most
 FIRST = 3  # items fetched to learn the layout of a batch
@@ -266,7 +266,7 @@ class Store:
         try:
             return self.collate(samples)
         except Exception as error:
-            if raised_by_signal(error):
+            if comes_from_outside(error):
                 raise
             raise Unfit(f"its samples cannot be stacked ({type(error).__name__}: {error})") from error
 
