@@ -8,6 +8,7 @@ our wrapper, its reference is redirected to what lies below, and our wrapper dro
 from __future__ import annotations
 
 import gc
+import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -52,7 +53,7 @@ class Attribute:
     def _rebuild(self) -> None:
         before, new = self.installed, self.base
         for _, layer in self.layers:
-            new = sealed(layer(new))
+            new = _presented(sealed(layer(new)), new)
         self.installed = new if self.layers else MISSING
         current = vars(self.owner).get(self.name, MISSING)
         if before is MISSING or current is before or current is self.original:
@@ -125,6 +126,29 @@ class Ledger:
                 failures.append(failure)
         if failures:
             raise failures[0]
+
+
+def _presented(wrapper: Any, original: Any) -> Any:
+    """Let the wrapper show the parameters of the function below it, by which programs choose what they pass on.
+
+    A function below that is a wrapper itself shows what is below it only where `__wrapped__` is followed, and so does
+    ours. Python does not use these defaults, because the wrapper has no parameters of its own that they could fill.
+    """
+    if wrapper is original or not isinstance(wrapper, types.FunctionType) or not _has_parameters(original):
+        return wrapper
+    with suppress(TypeError, ValueError):  # another tool gave it a signature that is none
+        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    if wrapper.__code__.co_argcount == 0:
+        wrapper.__defaults__ = original.__defaults__
+    if wrapper.__code__.co_kwonlyargcount == 0:
+        wrapper.__kwdefaults__ = original.__kwdefaults__
+    return wrapper
+
+
+def _has_parameters(function: Any) -> bool:
+    if not isinstance(function, types.FunctionType):
+        return False
+    return not hasattr(function, "__wrapped__") or hasattr(function, "__signature__")
 
 
 def _inherited(owner: Any, name: str) -> Any:

@@ -295,11 +295,11 @@ class Seams:
     def _around_method(self, owner: type, name: str, seam: Seam) -> None:
         def layer(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
-            def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
                 try:
-                    if seam.tape is None and not seam.attended:
-                        return original(self, *args, **kwargs)
-                    return seam.around(original.__get__(self), self, args, kwargs)
+                    if not args or (seam.tape is None and not seam.attended):
+                        return original(*args, **kwargs)
+                    return seam.around(original.__get__(args[0]), args[0], args[1:], kwargs)
                 except BaseException as error:
                     leave_no_frame(error)
                     raise
@@ -352,19 +352,20 @@ class StepHooks:
     So during a step ours stay, inert: the next pre-hook moves our post-hook to the end, where it may remove both.
     """
 
-    __slots__ = ("__weakref__", "_around_step", "_closed", "_guard", "_handles", "_seam")
+    __slots__ = ("__weakref__", "_around_step", "_closed", "_guard", "_key", "_post", "_pre", "_seam")
 
     def __init__(self, torch: Any, seam: Seam, guard: Guard) -> None:
+        from torch.optim import optimizer
+
         self._seam, self._guard = seam, guard
         self._closed = False
-        self._handles: list[Any] = []
+        self._pre: Any = optimizer._global_optimizer_pre_hooks
+        self._post: Any = optimizer._global_optimizer_post_hooks
+        self._key = min((0, *self._pre, *self._post)) - 1  # torch counts upwards, and the program sees its next id
         self._around_step = torch.optim.Optimizer.profile_hook_step(_no_step).__code__
 
     def open(self) -> None:
-        from torch.optim import optimizer as optim
-
-        self._handles.append(optim.register_optimizer_step_pre_hook(self._before))
-        self._handles.append(optim.register_optimizer_step_post_hook(self._after))
+        self._pre[self._key], self._post[self._key] = self._before, self._after
 
     def close(self) -> None:
         self._closed = True
@@ -404,18 +405,16 @@ class StepHooks:
     def _make_last(self) -> None:
         """Move our post-hook to the end; called before the step, while nothing iterates over the post-hooks."""
         if self._steps_under_way() == 1:
-            post = self._handles[1]
-            post.hooks_dict_ref().move_to_end(post.id)
+            self._post.move_to_end(self._key)
 
     def _remove_if_last(self) -> None:
         """Remove our hooks after a step, when nothing iterates over the pre-hooks and no post-hook is left to run."""
-        post = self._handles[1]
-        if self._steps_under_way() == 1 and next(reversed(post.hooks_dict_ref()), None) == post.id:
+        if self._steps_under_way() == 1 and next(reversed(self._post), None) == self._key:
             self._remove()
 
     def _remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._pre.pop(self._key, None)
+        self._post.pop(self._key, None)
 
     def _steps_under_way(self) -> int:
         """Count the steps under way on all threads, by walking their stacks; so only called when we are leaving."""

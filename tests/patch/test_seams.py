@@ -345,6 +345,66 @@ assert heard == [None]
     )
 
 
+def test_the_parameters_of_every_patched_function_are_seen_as_without_the_patches(run_torch):
+    """Programs pick what they pass on from a configuration by the names of the parameters."""
+    run_torch(
+        TORCH
+        + """
+import inspect
+
+def signature(function):
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return None  # it wraps a function in C
+
+def seen():
+    functions = {
+        (owner.__name__, name): function for owner in (*OWNERS, inspect, torch.utils.data.dataloader)
+        for name, function in vars(owner).items() if isinstance(function, types.FunctionType)
+    }
+    return {key: (
+        inspect.getfullargspec(function), signature(function), function.__defaults__, function.__kwdefaults__
+    ) for key, function in functions.items()}
+
+before, untouched = seen(), state()
+seams = open_seams()
+for _ in range(2):
+    patched = [owner for owner, old in zip(OWNERS, untouched[0]) if dict(vars(owner)) != old]
+    assert torch.autograd in patched and torch.utils.data.DataLoader in patched
+    after = seen()
+    assert not [(key, after[key], before[key]) for key in before if after[key] != before[key]]
+    again = open_seams()
+    again.ledger.wrap(torch.autograd, "backward", lambda original: lambda *args, **kwargs: original(*args, **kwargs))
+again.close()
+seams.close()
+"""
+    )
+
+
+def test_hooks_of_the_program_have_the_ids_that_they_have_without_the_patches(run_torch):
+    run_torch(
+        TORCH
+        + """
+def next_id():
+    with torch.nn.Linear(1, 1).register_forward_hook(print) as handle:
+        return handle.id
+before = next_id()
+first, second = open_seams(), open_seams()
+heard = []
+second.stepping.subscribe(before=lambda *_: heard.append("second"))
+first.stepping.subscribe(before=lambda *_: heard.append("first"))
+training()[1].step()
+assert heard == ["first", "second"]
+first.close()
+training()[1].step()
+assert heard == ["first", "second", "second"]
+second.close()
+assert next_id() == before + 1
+"""
+    )
+
+
 def test_isinstance_subclassing_and_signatures_survive_the_patches(run_torch):
     """Frameworks inspect what they are given: Lightning re-creates loaders from `__init__`'s signature."""
     run_torch(
