@@ -1,12 +1,17 @@
 """Prints hotlap's lines inside a process: only to the stderr that hotlap was started with.
 
-A program may read the output of a process that it starts, which must contain nothing of ours.
+A program may read the output of a process that it starts, which must contain nothing of ours. A line that nobody reads
+is dropped: writing it neither waits nor ends the program, whatever that does on SIGPIPE.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hotlap.records.visible import visible
 
@@ -41,8 +46,37 @@ def say(*lines: str) -> None:
     text = "\n" * _is_bar_drawn() + "".join(f"hotlap: {visible(line)}\n" for line in lines)
     try:
         if _ours:
-            os.write(STDERR, text.encode("utf-8", "backslashreplace"))
+            _write(text.encode("utf-8", "backslashreplace"))
         else:
             sys.stderr.write(text)
     except (OSError, ValueError, AttributeError):
         return  # stderr closed or replaced by something that cannot write
+
+
+def _write(text: bytes) -> None:
+    """Write as long as somebody reads; what fits into a pipe that can be written to is taken without waiting."""
+    left = memoryview(text)
+    with _no_sigpipe():
+        while left and _is_read():
+            left = left[os.write(STDERR, left[: select.PIPE_BUF]) :]
+
+
+def _is_read() -> bool:
+    stream = select.poll()
+    stream.register(STDERR, select.POLLOUT)
+    return [event for _, event in stream.poll(0)] == [select.POLLOUT]
+
+
+@contextmanager
+def _no_sigpipe() -> Iterator[None]:
+    """Take away the SIGPIPE that a write in this thread causes; a SIGPIPE that the program blocks itself is left."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+        try:
+            yield
+        except BrokenPipeError:
+            if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
+                signal.sigwait({signal.SIGPIPE})
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,71 @@
+"""A line of ours on stderr neither ends the program nor holds it up, whoever reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.patch.subprocesses import run_python
+
+PIPE = """
+import os, signal
+from hotlap.patch import voice
+reading, writing = os.pipe()
+kept = os.dup(2)
+os.dup2(writing, 2)
+os.close(writing)
+voice.speak_to(voice.ears())
+"""
+
+
+@pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN", "lambda *_: got.append(1)"])
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_line_that_nobody_can_read_does_not_end_the_program(handler, noticed):
+    """Whether the reader is gone before we look, or between the look and the write."""
+    run_python(
+        PIPE
+        + f"""
+got, SIG_DFL, SIG_IGN = [], signal.SIG_DFL, signal.SIG_IGN
+signal.signal(signal.SIGPIPE, {handler})
+if not {noticed}:
+    voice._is_read = lambda: True
+os.close(reading)
+voice.say("one")
+assert not got and not signal.sigpending() and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+os.dup2(kept, 2)
+"""
+    )
+
+
+def test_a_line_for_a_pipe_that_is_full_is_dropped():
+    run_python(
+        PIPE
+        + """
+os.set_blocking(2, False)
+while True:
+    try:
+        os.write(2, b"x" * 4096)
+    except BlockingIOError:
+        break
+os.set_blocking(2, True)
+voice.say("one")
+os.dup2(kept, 2)
+read = b""
+while chunk := os.read(reading, 100_000):
+    read += chunk
+assert set(read) == {ord("x")}
+"""
+    )
+
+
+def test_a_long_line_is_written_whole():
+    run_python(
+        PIPE
+        + """
+voice.say("y" * 10_000)
+os.dup2(kept, 2)
+read = b""
+while chunk := os.read(reading, 100_000):
+    read += chunk
+assert read == b"hotlap: " + b"y" * 10_000 + b"\\n"
+"""
+    )
