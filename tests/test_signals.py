@@ -56,6 +56,22 @@ def test_every_signal_that_can_be_caught_reaches_the_command_once(verb, tmp_path
     assert process.returncode == 7
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a signal to the group arrives twice under profile")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_signal_sent_to_the_whole_process_group_reaches_the_command_once(verb, tmp_path):
+    numbers = [str(int(number)) for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCONT)]
+    process = started(verb, tmp_path, LISTENS, *numbers, *numbers, start_new_session=True)
+    assert process.stdout.readline() == "ready\n"
+    for number in numbers:
+        os.killpg(process.pid, int(number))
+        time.sleep(0.2)
+        process.send_signal(int(number))
+        time.sleep(0.2)
+    out, _ = process.communicate(timeout=60)
+    assert sorted(map(int, out.split())) == sorted(map(int, [*numbers, *numbers]))
+    assert process.returncode == 7
+
+
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
 def test_death_by_a_signal_looks_the_same(verb, number, tmp_path):

@@ -1,7 +1,8 @@
 """Stands between the shell and a command without being noticed.
 
-Every signal sent to us alone is passed on; the terminal sends its signals to the whole process group anyway. When the
-command stops, we stop; when we are continued, so is the command; and the caller dies by the same signal as the command.
+Every signal sent to us alone is passed on; what the terminal or a program sends to the whole process group reaches the
+command anyway. When the command stops, we stop; when we are continued, so is the command; and the caller dies by the
+same signal as the command.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
 
 from hotlap.process import tree
 from hotlap.process.attendant import POLL, Attendant
+from hotlap.process.witness import Witness
 
 PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
 
@@ -56,6 +58,13 @@ class InFront(Attendant):
         self._is_stopped = self._were_stopped = False  # the command now; we ourselves since the last SIGCONT
         self.was_ended = False  # by us
         self.was_interrupted = False  # by Ctrl-C, or a signal sent to us that ends programs
+        self._witness: Witness | None = None
+
+    def wait(self, is_enough: Callable[[], bool]) -> bool:
+        if not hasattr(signal, "sigtimedwait"):
+            return super().wait(is_enough)
+        with Witness() as self._witness:
+            return super().wait(is_enough)
 
     def has_ended(self) -> bool:
         if self.child.returncode is None:
@@ -103,7 +112,7 @@ class InFront(Attendant):
         signal.pthread_sigmask(signal.SIG_BLOCK, {number})
         signal.signal(number, before)
 
-    def _pass_on(self, number: int, by_terminal: bool) -> None:
+    def _pass_on(self, number: int, sender: int | None) -> None:
         if number == signal.SIGCHLD:
             return  # it only wakes us
         self.was_interrupted |= number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -112,23 +121,23 @@ class InFront(Attendant):
             self._were_stopped = False
             if self.has_ended() or not self._is_stopped:
                 return
-        if not by_terminal:
+        if sender is not None and not (self._witness is not None and self._witness.has_noted(number, sender)):
             with suppress(ProcessLookupError):
                 os.kill(self.child.pid, number)
 
 
-def _next_signal(seconds: float) -> tuple[int, bool] | None:
-    """Return the next signal within the time, and whether the terminal sent it, to our whole process group."""
+def _next_signal(seconds: float) -> tuple[int, int | None] | None:
+    """Return the next signal within the time, and its sender, or None if that is the terminal."""
     awaited = signal.valid_signals() - OUR_OWN
     if hasattr(signal, "sigtimedwait"):
         sent = signal.sigtimedwait(awaited, seconds)
-        return None if sent is None else (sent.si_signo, sent.si_code > 0)  # 0 or less: sent by a process
+        return None if sent is None else (sent.si_signo, None if sent.si_code > 0 else sent.si_pid)
     waiting = signal.sigpending() & awaited  # macOS does not reveal the sender
     if not waiting:
         time.sleep(seconds)
         return None
     number = signal.sigwait(waiting)
-    return number, number in TYPED and _in_terminal_foreground()
+    return number, None if number in TYPED and _in_terminal_foreground() else 0
 
 
 def _in_terminal_foreground() -> bool:
