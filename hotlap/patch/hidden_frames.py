@@ -7,8 +7,7 @@ Every function of ours between two frames of the program lets an error out by
         raise
 
 which costs nothing while nothing is raised; a bare `raise` adds no entry for its own function. `@unseen` does the same
-around a whole function, at the cost of one more call; the ledger adds it to every function that does neither. In both,
-a signal handler may raise even before the first line.
+around a whole function, at the cost of one more call; the ledger adds it to every function that does neither.
 
 Python 3.10 stores the traceback of an error being handled apart from the error. There one entry of ours remains in
 what the program catches, while an error that ends the program is shown without it.
@@ -20,7 +19,6 @@ the frame of the program.
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import os
@@ -84,51 +82,14 @@ def unseen(function: Function) -> Function:
             leave_no_frame(error)
             raise
 
-    _hide_from_the_start(call)
     return call  # type: ignore[return-value]  # same signature as what it wraps
 
 
 def sealed(wrapper: Any) -> Any:
     """Return the wrapper, made `unseen` unless it hides its frames itself; for what the ledger installs."""
-    if not isinstance(wrapper, FunctionType):
+    if not isinstance(wrapper, FunctionType) or leave_no_frame.__name__ in wrapper.__code__.co_names:
         return wrapper
-    if leave_no_frame.__name__ not in wrapper.__code__.co_names:
-        return unseen(wrapper)
-    _hide_from_the_start(wrapper)
-    return wrapper
-
-
-_whole: dict[CodeType, CodeType] = {}
-
-
-def _hide_from_the_start(wrapper: Any) -> None:
-    """Let the outermost `try` of the wrapper begin before its first line, where an interruption may raise as well."""
-    code = wrapper.__code__
-    if code not in _whole:
-        _whole[code] = _tried_from_the_start(code)
-    wrapper.__code__ = _whole[code]
-
-
-def _tried_from_the_start(code: Any) -> Any:
-    """Add an entry to the table of exception handlers, of Python 3.11 and later, for the instruction RESUME."""
-    entries = dis._parse_exception_table(code) if sys.version_info >= (3, 11) else []  # type: ignore[attr-defined]
-    if not entries or code.co_flags & inspect.CO_GENERATOR:
-        return code
-    start = 2 * code.co_code[::2].index(dis.opmap["RESUME"])
-    first = entries[0]
-    if not start < first.start <= start + 4:  # only `try:` itself lies between
-        return code
-    added = (start // 2, (first.start - start) // 2, first.target // 2, first.depth << 1 | first.lasti)
-    table = b"".join(map(_varint, added))
-    return code.replace(co_exceptiontable=bytes([table[0] | 128]) + table[1:] + code.co_exceptiontable)
-
-
-def _varint(number: int) -> bytes:
-    """Return the number in groups of six bits, of which all but the last are marked."""
-    groups = [number & 63]
-    while number := number >> 6:
-        groups.append(number & 63 | 64)
-    return bytes(reversed(groups))
+    return unseen(wrapper)
 
 
 def at(frame: FrameType) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ import pytest
 from hotlap.patch import hidden_frames as room
 from hotlap.patch import signals, stacks
 from hotlap.patch.guard import Guard
-from hotlap.patch.hidden_frames import from_line, leave_no_frame, unseen
+from hotlap.patch.hidden_frames import from_line, unseen
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.seams import Seam
 from hotlap.patch.signals import comes_from_outside
@@ -264,35 +264,3 @@ def test_errors_of_the_program_in_its_own_code_and_errors_of_ours_are_not_from_o
         with pytest.raises(kind) as caught:
             ours(function)
         assert not comes_from_outside(caught.value)
-
-
-def hiding(original):
-    def our_wrapper(*args):
-        try:
-            return original(*args)
-        except BaseException as error:
-            leave_no_frame(error)
-            raise
-
-    return our_wrapper
-
-
-def not_hiding(original):
-    def our_wrapper(*args):
-        return original(*args)
-
-    return our_wrapper
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="one entry of ours remains on Python 3.10")
-@pytest.mark.parametrize("layer", [hiding, not_hiding])
-def test_an_interruption_before_a_wrappers_first_line_leaves_no_frame(layer):
-    """The exception is set and the wrapper called by C, so it is raised where the wrapper begins."""
-    owner = SimpleNamespace(work=lambda _: pytest.fail("it was not interrupted"))
-    ledger = Ledger()
-    ledger.wrap(owner, "work", layer)
-    thread, kind = thrown()
-    with pytest.raises(Cut) as caught:
-        next(map(owner.work, map(throw, [thread], [kind])))
-    ledger.close()
-    assert names(caught.value) == ["test_an_interruption_before_a_wrappers_first_line_leaves_no_frame"]
