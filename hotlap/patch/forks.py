@@ -1,8 +1,8 @@
 """Whether the program would notice extra processes: it handles SIGCHLD, or registers functions to run at forks.
 
 Python does not reveal which functions are registered for a fork. So from the start of the process, we note whether the
-program's own code registers one. Those of installed packages (matplotlib, joblib, pyarrow) release a lock or reseed
-something of their own in the child, and do not matter here.
+program registers one. Those of Python itself and of a few known libraries release a lock, reseed or clear something of
+their own in the child, and do not matter here; any other package, installed or not, may count the forks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ import os
 import signal
 import sys
 import sysconfig
+from pathlib import Path
 from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
+HARMLESS = frozenset(  # libraries that register functions, none of which shows that a process was forked
+    (
+        *("torch", "numpy", "matplotlib", "joblib", "pyarrow", "h5py", "filelock", "fsspec", "huggingface_hub"),
+        *("importlib_metadata", "setuptools", "pkg_resources"),
+    )
+)
 _OURS = __name__.partition(".")[0]
 _registered_by: list[str] = []
 _for_good: list[Any] = []
@@ -28,20 +35,28 @@ def watch_registrations() -> None:
     @functools.wraps(register)
     def register_at_fork(**functions: Any) -> None:
         name = str(sys._getframe(1).f_globals.get("__name__", ""))
-        if name.partition(".")[0] != _OURS and _is_of_the_program(sys._getframe(1).f_code.co_filename):
+        if _is_of_the_program(name.partition(".")[0], sys._getframe(1).f_code.co_filename):
             _registered_by.append(name)
         register(**functions)
 
     os.register_at_fork = register_at_fork
 
 
-def _is_of_the_program(file: str) -> bool:
-    return not file.startswith(("<frozen", _standard_library())) and not any(folder in file for folder in INSTALLED)
+def _is_of_the_program(package: str, file: str) -> bool:
+    if any(folder in Path(file).parts for folder in INSTALLED):
+        return package not in (_OURS, *HARMLESS)
+    return package != _OURS and not is_of_python(file)
+
+
+def is_of_python(file: str) -> bool:
+    """Return whether the file belongs to the standard library."""
+    installed = any(folder in Path(file).parts for folder in INSTALLED)  # often a folder in the standard library's
+    return file.startswith(("<frozen", _standard_library())) and not installed
 
 
 @functools.cache
 def _standard_library() -> str:
-    return sysconfig.get_paths()["stdlib"]
+    return sysconfig.get_paths()["stdlib"] + os.sep
 
 
 def why_no_processes() -> str | None:
