@@ -9,12 +9,14 @@ what the program made.
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.catalog.loader_persistent.idle_workers import hide_between_epochs, show
+from hotlap.catalog.loader_persistent.idle_workers import end, has_room, hide_between_epochs, show
+from hotlap.catalog.loader_persistent.noticing_calls import NoticingCalls, left_to_torch, under_way
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.loader_persistent.worker_warnings import WarningFlag
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
@@ -24,6 +26,8 @@ from hotlap.runtime.loader_arguments import LoaderArguments, WorkerStartNotice, 
 from hotlap.runtime.site import Original, Site
 
 LOOKING_PAYS = 0.15  # seconds that starting workers takes
+KEPT = 4  # loaders whose workers are idle at the same time, at most
+SOON = 16  # a loader not iterated while others were, this many times, may never be iterated again
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,13 @@ class LivingWorkers:
     watch: Watch
     settings: tuple[Any, ...]
     warned: WarningFlag
+    epoch: int  # the last one read from them, by its number among those of all loaders
 
 
 # Not on a site: a forked child closes its sites, and an iterator freed there would end its parent's workers.
 _living_workers: weakref.WeakKeyDictionary[Any, LivingWorkers] = weakref.WeakKeyDictionary()
+
+_epochs = itertools.count()  # begun on all loaders
 
 
 def apply(site: Site) -> None:
@@ -81,14 +88,28 @@ class PersistentLoaders:
         self._site, self._owner = site, os.getpid()
         self._ours: weakref.WeakSet[Any] = weakref.WeakSet()
         self._started = WorkerStartNotice(site)
+        self._calls = NoticingCalls(site, self.end_idle)
 
     def settings(self, arguments: LoaderArguments) -> dict[str, Any]:
         _check(self._site, arguments)
+        self._calls.watch()
         self._ours.add(arguments.loader)
         self._started.say(arguments.dataset, f"workers of {arguments.name}")
         return {}
 
     def iterate(self, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        epoch = next(_epochs)
+        if self._ours and (why := why_no_processes()) is not None:
+            self._site.withdraw(why)  # ends idle workers, and torch those of an epoch under way
+            return original(*args, **kwargs)
+        if _living_workers and not has_room():
+            self.end_idle()
+        with left_to_torch():
+            return self._iterate(epoch, original, loader, args, kwargs)
+
+    def _iterate(
+        self, epoch: int, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         settled = loader.num_workers == 0 or loader.persistent_workers or loader.worker_init_fn is not None
         if loader not in self._ours or settled:
             return original(*args, **kwargs)
@@ -110,8 +131,8 @@ class PersistentLoaders:
             iterator, held["_iterator"], held["persistent_workers"] = held["_iterator"], None, False
             held["worker_init_fn"] = None
             if iterator is not None:
-                _living_workers[loader] = LivingWorkers(iterator, watch, settings, warned)
-                hide_between_epochs(iterator)
+                _living_workers[loader] = LivingWorkers(iterator, watch, settings, warned, epoch)
+                hide_between_epochs(iterator, self._may_stay)
 
     def _watch(self, loader: Any) -> Watch:
         watch = Watch(self._site.torch, *pure_but_for_draws(loader.dataset, loader.collate_fn))
@@ -129,22 +150,62 @@ class PersistentLoaders:
         if (
             living.settings != settings
             or living.warned
+            or not all(worker.is_alive() for worker in living.iterator._workers)
             or not can_be_sent(living.iterator)
             or living.iterator._dataset is not loader.dataset
             or living.watch.changed_at_epoch() is not None
         ):
-            living.iterator._shutdown_workers()  # as torch does at the end of an epoch
+            end(living.iterator)  # as torch does at the end of an epoch
             return None
         send(living.iterator, draw_as_if_new(self._site.torch, loader))
         return living
 
+    def _may_stay(self, iterator: Any) -> bool:
+        """Return whether workers whose epoch ends may wait for the next one; if not, torch ends them now."""
+        return bool(self._site.seams.guard.run("keeping idle workers", self._keep, iterator))
+
+    def _keep(self, iterator: Any) -> bool:
+        loader = next((loader for loader, living in _all_living() if living.iterator is iterator), None)
+        if loader is None or self._site.closed or os.getpid() != self._owner:
+            return False
+        if under_way() or not has_room():
+            self.end_idle()
+            return False
+        idle = self._idle()
+        latest = max(living.epoch for _, living in idle)
+        for place, (other, living) in enumerate(reversed(idle)):
+            if place >= KEPT or latest - living.epoch > SOON:
+                _end(other, living)
+        return True
+
+    def _idle(self) -> list[tuple[Any, LivingWorkers]]:
+        """Return the loaders whose workers are idle, the one iterated last at the end."""
+        return [(loader, living) for loader, living in _all_living() if finished(living.iterator)]
+
+    def end_idle(self) -> None:
+        """End the workers that are idle in this process."""
+        if os.getpid() == self._owner:
+            for loader, living in self._idle():
+                _end(loader, living)
+
     def close(self) -> None:
         """End idle workers; busy ones end with the epoch under way."""
+        self.end_idle()
         if os.getpid() == self._owner:
             for loader in list(self._ours):
-                living = _living_workers.pop(loader, None)
-                if living is not None and finished(living.iterator):
-                    living.iterator._shutdown_workers()
+                _living_workers.pop(loader, None)
+
+
+def _all_living() -> list[tuple[Any, LivingWorkers]]:
+    """Return all loaders whose workers are alive; another thread may add or end some meanwhile."""
+    loaders = [loader for reference in _living_workers.keyrefs() if (loader := reference()) is not None]
+    return [(loader, living) for loader in loaders if (living := _living_workers.get(loader)) is not None]
+
+
+def _end(loader: Any, living: LivingWorkers) -> None:
+    """End workers, unless another thread has just begun to read from them or ends them."""
+    if _living_workers.pop(loader, None) is living:
+        end(living.iterator)
 
 
 def finished(iterator: Any) -> bool:
