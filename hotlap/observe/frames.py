@@ -40,6 +40,11 @@ def _judge(filename: str) -> int:
     return _LIBRARY if filename.startswith(_stdlib) else _USER
 
 
+def is_program(filename: str, installed: bool = False) -> bool:
+    """Whether a file is the user's, or with `installed` an installed one outside the known frameworks."""
+    return kind_of(filename) >= (_INSTALLED if installed else _USER)
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of user code, else that of an installed program, else the outermost frame."""
     installed = outermost = None
