@@ -18,7 +18,7 @@ from typing import Any
 
 from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
-from hotlap.trial.order import PLACES
+from hotlap.trial.order import PLACES, TEMPORARY
 from hotlap.trial.shadow import Shadow
 
 CREATES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -34,9 +34,11 @@ def shadow_of(scratch: Path, folder: Path, home: Path) -> Shadow:
     caches = [Path(os.environ[name]) for name in CACHE_VARIABLES if os.environ.get(name)]
     user = Path(os.path.expanduser("~"))  # noqa: PTH111 Path.home() raises where there is none
     devices = [Path(name) for name in ("/dev", "/proc", "/sys", "/run")]
-    left = [Path(tempfile.gettempdir()), *devices, *caches, *(user / name for name in CACHES), home]
+    temporary = [Path(tempfile.gettempdir()), Path("/dev/shm")]
+    left = [*temporary, *devices, *caches, *(user / name for name in CACHES), home]
     found = Shadow(scratch, [folder], left)
     found.places = str(home / PLACES)
+    found.note_temporary(temporary, home / TEMPORARY)
     return found
 
 
@@ -168,6 +170,8 @@ class _Diversion:
             between = kwargs.get("src_dir_fd") is not None or kwargs.get("dst_dir_fd") is not None
             if shadow.inside or between or not (shadow.diverts(src) or shadow.diverts(dst)):
                 original(src, dst, **kwargs)
+                if not (shadow.inside or between):
+                    shadow.written(dst)
             else:
                 shadow.rename(src, dst)
 

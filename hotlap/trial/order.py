@@ -15,6 +15,7 @@ REPORT = "told"
 SCRATCH = "scratch"  # a folder beside the session for what the program writes
 ENOUGH = "enough"  # a file that means: no further step is needed
 PLACES = "places.txt"  # a file that lists the folders the program read from
+TEMPORARY = "temporary.txt"  # a file that lists the temporary files the program wrote
 LEFT = "left"  # a file that means: the program's own code is over, the interpreter is shutting down
 
 

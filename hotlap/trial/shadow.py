@@ -11,12 +11,14 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 MOST_KNOWN = 4096  # folders whose links were followed
+MOST_NOTED = 10_000  # temporary files of one process
+COMPILED = "torchinductor_"  # a cache among the temporary files
 
 
 class Shadow:
@@ -32,6 +34,9 @@ class Shadow:
         self._local = threading.local()
         self._places: set[str] = set()
         self.places: str | None = None  # a file that collects the folders the program reads from
+        self._temporary: frozenset[str] = frozenset()
+        self._notes: str | None = None
+        self._noted: set[str] = set()
 
     def noted(self, path: Any) -> None:
         """Record the folder of a file that is about to be read; each folder once."""
@@ -44,13 +49,28 @@ class Shadow:
         self._places.add(folder)
         with self._ours():
             meant = os.path.dirname(self._meant(text))
-            try:
-                descriptor = os.open(self.places, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            except OSError:
+            if not _append(self.places, meant):
                 self.places = None
-                return
-            os.write(descriptor, f"{meant}\n".encode(errors="replace"))
-            os.close(descriptor)
+
+    def note_temporary(self, folders: Iterable[Path], file: Path) -> None:
+        """From now on, collect in `file` the paths written directly to these folders, which are not diverted."""
+        self._temporary = frozenset(os.path.realpath(folder) for folder in folders)
+        self._notes = str(file)
+
+    def written(self, path: Any) -> None:
+        """Record a file that the program has put among the temporary ones; each path once."""
+        if not isinstance(path, int):
+            with self._ours():
+                self._note(self._meant(path))
+
+    def _note(self, meant: str) -> None:
+        if self._notes is None or meant in self._noted or len(self._noted) >= MOST_NOTED:
+            return
+        folder = self._around(meant)
+        if folder in self._temporary and not meant.startswith(f"{folder}/{COMPILED}"):
+            self._noted.add(meant)
+            if not _append(self._notes, meant):
+                self._notes = None
 
     @property
     def inside(self) -> bool:
@@ -87,6 +107,7 @@ class Shadow:
         with self._ours():
             meant = self._meant(path)
             if not self._diverts(meant):
+                self._note(meant)
                 return path
             shadow = self._tree + meant
             folder = os.path.dirname(meant)
@@ -195,8 +216,13 @@ class Shadow:
         return f"{self._known[key].rstrip('/')}/{name}"
 
     def _diverts(self, meant: str) -> bool:
+        around = self._around(meant)
+        return True if around is None else self._rules[around]
+
+    def _around(self, meant: str) -> str | None:
+        """Return the innermost folder that has a rule and holds the path."""
         around = [folder for folder in self._rules if meant == folder or meant.startswith(folder.rstrip("/") + "/")]
-        return self._rules[max(around, key=len)] if around else True
+        return max(around, key=len, default=None)
 
     def _folder_exists(self, meant: str) -> bool:
         return os.path.isdir(self._tree + meant) or (os.path.isdir(meant) and not self._is_gone(meant))
@@ -209,6 +235,17 @@ class Shadow:
         text = os.fsdecode(path)
         full = text if text.startswith("/") else f"{os.getcwd()}/{text}"
         return full.startswith(self._tree + "/")
+
+
+def _append(file: str, line: str) -> bool:
+    """Append a line, which other processes may do at the same time; False if the file cannot be opened."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError:
+        return False
+    os.write(descriptor, f"{line}\n".encode(errors="replace"))
+    os.close(descriptor)
+    return True
 
 
 def _like(path: Any, text: str) -> Any:
