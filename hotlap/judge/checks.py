@@ -1,9 +1,10 @@
 """Compares everything both arms leave behind besides the loss: one check per subject, and every check must pass.
 
-- Numbers (weights, optimizer state, saved tensors, model outputs in evaluation). Exact: equal. Rounding: no further
-  apart than two runs of the baseline. Numeric: moved about as far as the baseline's, or as still as those.
-- Random streams, exit code, model calls in evaluation, and the saved files with their kinds and the names in them:
-  equal; a change of numeric class may use a device's random stream differently.
+- Numbers (weights, optimizer state, tensors that are saved or that the program's objects hold, model outputs in
+  evaluation). Exact: equal. Rounding: no further apart than two runs of the baseline. Numeric: moved about as far as
+  the baseline's, or as still as those.
+- Random streams, the program's own generators and schedulers, exit code, model calls in evaluation, and the saved files
+  with their kinds and the names in them: equal; a change of numeric class may use a device's random stream differently.
 - Printed lines and text files. Exact: equal. Otherwise: equal except for their numbers.
 - The metric. Exact: equal. Otherwise: see gates.py.
 
@@ -13,12 +14,11 @@ itself does not repeat is left out and reported; while that is unknown, nothing 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.judge import facts as of
-from hotlap.judge.facts import Fact, shown
+from hotlap.judge.facts import DIGEST, Fact, shown
 from hotlap.judge.repeats import Reference, RepeatedRuns, Stability, apart, by_name, length, moved
 from hotlap.records.plan import Risk
 from hotlap.records.traces import Fingerprint
@@ -27,7 +27,6 @@ from hotlap.records.verdict import Check
 
 EVALUATION = "evaluation"
 TWICE = 2.0  # with lower precision a weight may move at most twice as far, and at least half as far
-DIGEST = re.compile("[0-9a-f]{16}")
 STILL = 2.0**-12  # of its size: a weight that moved no further than this counts as still
 
 FactsOf = Callable[[Sample, Risk], Iterable[Fact]]
@@ -41,6 +40,7 @@ class Subject:
     prints: PrintsOf | None = None  # fingerprints of the facts that are numbers
     more_from: Risk | None = None  # from this risk on the new arm may have facts that the baseline lacks
     if_both: bool = False  # compare only facts that both arms have
+    of_training: bool = False  # they vary by rounding only where the losses do, and else for another reason
 
 
 def _weights(sample: Sample) -> Iterable[Fingerprint]:
@@ -49,6 +49,10 @@ def _weights(sample: Sample) -> Iterable[Fingerprint]:
 
 def _optimizers(sample: Sample) -> Iterable[Fingerprint]:
     return of.state_of(sample).optimizers
+
+
+def _held(sample: Sample) -> Iterable[Fingerprint]:
+    return of.state_of(sample).held
 
 
 def _outputs(sample: Sample) -> Iterator[Fingerprint]:
@@ -69,6 +73,10 @@ SUBJECTS = (
     Subject("weights", of.weights, _weights, more_from=Risk.EXACT),
     Subject("optimizer state", of.optimizers, _optimizers, more_from=Risk.ROUNDING),
     Subject("random streams", of.streams),
+    Subject("own random streams", of.own_streams, if_both=True),
+    Subject("schedulers", of.schedulers, if_both=True),
+    Subject("own tensors", of.held, _held, more_from=Risk.EXACT, of_training=True),
+    Subject("own arrays", of.contents, if_both=True),
     Subject("saved files", of.files, _saved),
     Subject("process", of.processes),
     Subject("printed lines", of.printed),
@@ -130,6 +138,10 @@ def _check(
                 unknown.append(_difference(name, before, after))
     if subject.prints is not None and (close or left_out):
         only = None if close else set(left_out)
+        if subject.of_training and unchanged.repeat_losses:
+            wild = stability.unstable
+            only = (numbers if only is None else only) - wild
+            left_out |= {name: name for name in numbers & wild}
         more_failed, more_unknown = _numbers(subject.prints, risk, pairs, unchanged, only, stage)
         failed, unknown = [*failed, *more_failed], [*unknown, *more_unknown]
     return _verdict(subject.name, risk, failed, unknown, tuple(dict.fromkeys(left_out.values())), count)

@@ -17,6 +17,8 @@ from hotlap.records.traces import Fingerprint, SavedFile, State
 from hotlap.records.trial import Sample
 
 NUMBER = re.compile(r"[-+]?[A-Za-z_]*\d[\w.]*(?:(?<=[eE])[-+]\d+)?")
+FRACTION = re.compile(r"\d\.\d|\de-?\d|\b(?:inf|nan)\b")
+DIGEST = re.compile("[0-9a-f]{16}")  # in the place of a value
 LONGEST = 80  # characters of a line in a message
 
 
@@ -52,6 +54,30 @@ def streams(sample: Sample, risk: Risk) -> Iterator[Fact]:
     for name, digest in state_of(sample).streams:
         if risk.rank < Risk.NUMERIC.rank or not name.startswith("cuda"):
             yield Fact(name, name, digest)
+
+
+def held(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    return _fingerprints(state_of(sample).held)
+
+
+def contents(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    """Yield arrays and whole numbers, which other roundings may change by any amount, such as an index."""
+    if risk is Risk.EXACT:
+        for name, digest in state_of(sample).contents:
+            yield Fact(name, name, digest)
+
+
+def own_streams(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    for name, digest in state_of(sample).own_streams:
+        if risk.rank < Risk.NUMERIC.rank or not name.endswith("(cuda)"):
+            yield Fact(name, name, digest)
+
+
+def schedulers(sample: Sample, risk: Risk) -> Iterator[Fact]:
+    """Yield the attributes of schedulers; above exact only those without fractions, which follow the loss."""
+    for name, value in state_of(sample).schedulers:
+        if risk is Risk.EXACT or not (FRACTION.search(value) or DIGEST.fullmatch(value)):
+            yield Fact(name, name, value)
 
 
 def evaluations(sample: Sample, risk: Risk) -> Iterator[Fact]:

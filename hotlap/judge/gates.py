@@ -20,6 +20,7 @@ from dataclasses import replace
 from hotlap.judge.checks import EVALUATION, checks
 from hotlap.judge.curves import Curves, baseline, curves, evidence_missing, harm_seen, readings
 from hotlap.judge.exact import exact
+from hotlap.judge.leftovers import leftover_checks
 from hotlap.judge.memory import MemoryLimits, memory_checks
 from hotlap.judge.numeric import late_loss, late_metric, metric_gate, numeric, unmeasured_rounding
 from hotlap.judge.rounding import rounding
@@ -29,7 +30,15 @@ from hotlap.records.tune_record import Metric
 from hotlap.records.verdict import Check, Gate
 
 LOSSES = "losses"
-OF_TRAINING = (LOSSES, "weights", "optimizer state", "random streams")
+OF_TRAINING = (
+    LOSSES,
+    "weights",
+    "optimizer state",
+    "random streams",
+    "own random streams",
+    "schedulers",
+    "own tensors",
+)
 
 
 def gate(
@@ -43,7 +52,9 @@ def gate(
     if Risk(trial.risk) is Risk.TRAINING:
         return by_loss
     others = checks(trial, noise, earlier)
-    return _joined(by_loss, [*others, *memory_checks(trial, allowed or MemoryLimits())]) if others else by_loss
+    if not others:
+        return by_loss
+    return _joined(by_loss, [*others, *memory_checks(trial, allowed or MemoryLimits()), *leftover_checks(trial)])
 
 
 def _joined(by_loss: Gate, others: Sequence[Check]) -> Gate:

@@ -47,6 +47,11 @@ class RepeatedRuns:
                 return sample
         return None
 
+    @property
+    def repeat_losses(self) -> bool:
+        """Whether alike processes have the same losses, bit for bit."""
+        return all(sample.losses == other.losses for sample, other in self.pairs())
+
     def pairs(self, nudged: bool = False) -> Iterator[tuple[Sample, Sample]]:
         groups: dict[Any, list[Sample]] = defaultdict(list)
         for sample in self._samples:

@@ -53,6 +53,11 @@ class State:
     host_total_mb: float | None = None  # of the machine
     device_total_mb: float | None = None  # of one device
     process: tuple[tuple[str, str], ...] = ()  # other properties: signals, open files, other processes
+    held: tuple[Fingerprint, ...] = ()  # floating-point tensors that the program's own objects hold
+    contents: tuple[tuple[str, str], ...] = ()  # its arrays and tensors of whole numbers: path, digest
+    own_streams: tuple[tuple[str, str], ...] = ()  # its own generators of random numbers: path, digest
+    schedulers: tuple[tuple[str, str], ...] = ()  # attribute of a scheduler, value
+    threads: int | None = None  # Python's threads; None in a record that did not count them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +71,14 @@ class SavedFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Temporary:
+    """The temporary files that a process wrote and left behind."""
+
+    files: int
+    mb: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Traces:
     state: State | None  # None: the process ended before it could report it
     saved: tuple[SavedFile, ...]
@@ -73,4 +86,5 @@ class Traces:
     complained: tuple[str, ...]  # the same for the standard error
     exit_code: int | None  # None: hotlap ended it
     tree_mb: float | None  # peak of its process tree, measured from outside
+    temporary: Temporary | None = None  # None: not counted
     cut: tuple[str, ...] = ()  # what was too large to record, in words

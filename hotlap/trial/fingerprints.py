@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from hotlap.records.traces import Fingerprint
@@ -33,6 +34,14 @@ class Fingerprints:
         groups = [tensors[first : first + each] for first in range(0, len(tensors), each)]
         with self._undisturbed():
             return tuple(self._of_group(group) for group in groups)
+
+    def together(self, name: str, tensors: Sequence[Any], most: int) -> Fingerprint:
+        """Return one fingerprint of several tensors; of one with more than `most` numbers, an even sample."""
+        with self._undisturbed():
+            found = self._of_group([(name, _sampled(tensor, most)) for tensor in tensors])
+        shapes = " ".join(str(tuple(getattr(tensor, "shape", ()))) for tensor in tensors)
+        digest = hashlib.blake2b(f"{found.digest} {shapes}".encode(), digest_size=8).hexdigest()
+        return replace(found, name=name, digest=digest)
 
     def sketches(self, named: Iterable[tuple[str, Any]]) -> dict[str, tuple[float, ...]]:
         return {fingerprint.name: fingerprint.sketch for fingerprint in self.of(named)}
@@ -93,6 +102,14 @@ class Fingerprints:
                 signed = torch.cat([signed, signed.new_zeros(rest)])
             buckets += signed.view(-1, BUCKETS).sum(0)
         return total & WRAP, square, [float(bucket) for bucket in buckets.tolist()]
+
+
+def _sampled(tensor: Any, most: int) -> Any:
+    """Return a tensor itself, or evenly spaced numbers of it in logical order."""
+    count = tensor.numel()
+    if count <= most:
+        return tensor
+    return tensor.detach().reshape(-1)[:: -(-count // most)]
 
 
 def live_models(torch: Any) -> list[Any]:

@@ -33,9 +33,10 @@ from hotlap.records.tune_record import Metric, Screening
 from hotlap.trial.blocks import blocks, warmup_steps
 from hotlap.trial.endings import KILLED, Process, how_it_ended
 from hotlap.trial.keeper import Keeper
-from hotlap.trial.order import ENOUGH, LEFT, ORDER, REPORT, SCRATCH, Order, ProcessReport
+from hotlap.trial.order import ENOUGH, LEFT, ORDER, REPORT, SCRATCH, TEMPORARY, Order, ProcessReport
 from hotlap.trial.runner import Spec
 from hotlap.trial.saved_files import saved_files
+from hotlap.trial.temporary_files import left_behind
 
 AGENT, EARLY = "hotlap.trial.agent:start", "hotlap.trial.early_start:enter"
 MEMORY_SECONDS = 1.0  # between readings of memory
@@ -299,6 +300,7 @@ class _TrialProcess(Attendant):
             exit_code=None if by_us else process.exit_code,
             tree_mb=self._tree_mb,
             cut=cut,
+            temporary=left_behind(self._folder / TEMPORARY),
         )
 
     def readings(self) -> tuple[MetricValue, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -17,8 +19,10 @@ LEAKED = 8  # additional open files over the last half of the steps: some are op
 FEWEST = 8  # counts of open files needed to judge
 
 
-def process_facts(optimizers: Iterable[Any], open_files: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Yield facts by name. `open_files` holds the number of open files at regular intervals."""
+def process_facts(
+    optimizers: Iterable[Any], open_files: Sequence[int], threads: Sequence[int] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield facts by name. `open_files` and `threads` hold how many there were at regular intervals."""
     for number in sorted(signal.valid_signals()):
         handler = _handler(number)
         if handler is not None:
@@ -26,6 +30,8 @@ def process_facts(optimizers: Iterable[Any], open_files: Sequence[int]) -> Itera
     if len(open_files) >= FEWEST:
         half = open_files[len(open_files) // 2 :]
         yield "number of open files", "growing" if half[-1] - half[0] > LEAKED else "not growing"
+    if len(threads) >= FEWEST:
+        yield "number of threads", "growing" if _keeps_growing(threads) else "not growing"
     if sys.platform == "linux":
         yield "number of child processes other than workers", str(len(_started() - _workers()))
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -38,6 +44,17 @@ def open_files() -> int:
     with suppress(OSError):
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
     return 0
+
+
+def threads() -> int:
+    """Return the number of Python's threads."""
+    return threading.active_count()
+
+
+def _keeps_growing(counts: Sequence[int]) -> bool:
+    """Whether a count is higher at the end of each quarter than at the end of the quarter before."""
+    levels = [counts[(len(counts) - 1) * quarter // 4] for quarter in range(5)]
+    return all(after > before for before, after in pairwise(levels))
 
 
 def _handler(number: int) -> str | None:

@@ -21,8 +21,10 @@ from hotlap.patch.dynamo import keep_out
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.roots import children_of
 from hotlap.records.traces import Evaluation, Fingerprint, State, Weight
+from hotlap.trial.belongings import Roots
 from hotlap.trial.fingerprints import Fingerprints, live_models, tensors_of
-from hotlap.trial.process_facts import open_files, process_facts
+from hotlap.trial.holdings import Holdings
+from hotlap.trial.process_facts import open_files, process_facts, threads
 
 MEMORY_READINGS = 48  # over the requested steps
 MOST_OPTIMIZERS = 16  # held
@@ -42,6 +44,8 @@ class Watch:
         self._optimizers: list[Any] = []
         self._weights: list[Weight] = []
         self._open_files: list[int] = []
+        self._threads: list[int] = []
+        self._roots = Roots(torch)
         self.evaluations = Evaluations(torch, ledger)
 
     def training_begins(self) -> None:
@@ -50,6 +54,7 @@ class Watch:
         for model in self._models:
             self._start[id(model)] = self._prints.sketches(self._named(model))
         self.evaluations.watch(self._models)
+        self._roots.training_begins()
 
     def stepped(self, optimizer: Any) -> None:
         if len(self._optimizers) < MOST_OPTIMIZERS and not any(known is optimizer for known in self._optimizers):
@@ -59,15 +64,18 @@ class Watch:
         self.evaluations.step = steps
         if steps == 2:
             self.evaluations.settle()
+            self._roots.second_step_over()
         if steps % self._every == 0:
             device = self._torch.cuda.memory_allocated() / MIB if on_cuda else None
             self._weights.append(Weight(step=steps, host_mb=resident_mb(), device_mb=device))
             self._open_files.append(open_files())
+            self._threads.append(threads())
 
     def state(self, world: int) -> State:
         evaluations = self.evaluations.records()
         weights, optimizers = tuple(self._all_weights()), tuple(self._all_optimizers())
         used = memory(self._torch)
+        holdings = Holdings(self._torch, self._roots, self._compared())
         return State(
             weights=weights,
             optimizers=optimizers,
@@ -77,10 +85,21 @@ class Watch:
             reserved_mb=used.reserved_device_mb,
             host_total_mb=used.total_host_mb,
             device_total_mb=used.total_device_mb,
-            unreadable=tuple(dict.fromkeys(self._prints.unreadable)),
+            unreadable=tuple(dict.fromkeys((*self._prints.unreadable, *holdings.unread))),
             world=world,
-            process=tuple(process_facts(self._optimizers, self._open_files)),
+            process=tuple(process_facts(self._optimizers, self._open_files, self._threads)),
+            held=tuple(holdings.held),
+            contents=tuple(holdings.contents),
+            own_streams=tuple(holdings.own_streams()),
+            schedulers=tuple(holdings.schedulers()),
+            threads=threads(),
         )
+
+    def _compared(self) -> Iterator[int]:
+        """Yield the ids of the tensors that are compared as weights."""
+        for model in (*self._models, *live_models(self._torch)):
+            for _, tensor in self._named(model):
+                yield id(tensor)
 
     # Models, trained ones first, in the order of their optimizers
 
