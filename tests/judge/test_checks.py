@@ -12,7 +12,7 @@ from hotlap.judge.late_slowdown import late_check
 from hotlap.judge.memory import MemoryLimits
 from hotlap.judge.rounding import NUDGE
 from hotlap.records.plan import Risk
-from hotlap.records.traces import Evaluation, Fingerprint, SavedFile, State, Traces, Weight
+from hotlap.records.traces import Evaluation, Fingerprint, SavedFile, State, Temporary, Traces, Weight
 from hotlap.records.trial import Block, MetricValue, TrialStage
 from hotlap.records.tune_record import Metric
 
@@ -34,6 +34,11 @@ def traces(**changed) -> Traces:
         "reserved_mb": None,
         "unreadable": (),
         "world": 1,
+        "held": (prints("ema.shadow", 1.0, 2.0),),
+        "contents": (("table", "0" * 16),),
+        "own_streams": (("rng", "c"),),
+        "schedulers": (("schedule.milestones", "{3000: 1}"), ("schedule.best", "0.5")),
+        "threads": 3,
     }
     whole = {
         "saved": (
@@ -44,6 +49,7 @@ def traces(**changed) -> Traces:
         "complained": ("a warning",),
         "exit_code": 0,
         "tree_mb": 400.0,
+        "temporary": Temporary(files=2, mb=1.0),
     }
     own = {name: value for name, value in changed.items() if name in state}
     return Traces(state=State(**state | own), **whole | {k: v for k, v in changed.items() if k not in state})
@@ -80,6 +86,13 @@ HARM = {
     "error lines": {"complained": ()},
     "exit code": {"exit_code": 3},
     "host memory": {"tree_mb": 900.0},
+    "own random streams": {"own_streams": (("rng", "z"),)},
+    "schedulers": {"schedulers": (("schedule.milestones", "{}"),)},
+    "own tensors": {"held": (prints("ema.shadow", 0.0, 0.0),)},
+    "own arrays": {"contents": (("table", "1" * 16),)},
+    "threads": {"threads": 60},
+    "temporary files": {"temporary": Temporary(files=100, mb=1.0)},
+    "size of temporary files": {"temporary": Temporary(files=2, mb=900.0)},
 }
 
 
@@ -104,6 +117,11 @@ CHANGED_KINDS = {
     "the words of a line changed": {"printed": ("epoch 1 cost 0.5 took 3.1 s", "done")},
     "another stream was drawn from": HARM["random streams"],
     "memory": HARM["host memory"],
+    "an own generator moved": HARM["own random streams"],
+    "a schedule is emptied": HARM["schedulers"],
+    "an average is zeroed": HARM["own tensors"],
+    "an average is missing": {"held": ()},
+    "threads are left": HARM["threads"],
 }
 
 
@@ -125,6 +143,37 @@ def test_differences_of_the_size_of_rounding_pass_at_rounding_but_not_at_exact()
     }
     assert judged(Risk.ROUNDING, **near).passed
     assert judged(Risk.EXACT, **near).passed is False
+
+
+def test_what_follows_the_rounding_of_a_loss_is_compared_at_exact_alone():
+    follows = {"contents": (("table", "1" * 16),), "schedulers": (("schedule.best", "0.6"),)}
+    assert judged(Risk.ROUNDING, **follows).passed
+    assert judged(Risk.EXACT, **follows).passed is False
+
+
+def test_what_only_the_new_arm_holds_is_not_harm():
+    more = {"held": (*traces().state.held, prints("model.cache", 5.0)), "contents": (("other", "2" * 16),)}
+    assert judged(**more, own_streams=(("rng", "c"), ("other", "d")), threads=12).passed
+
+
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.ROUNDING])
+def test_a_tensor_that_varies_while_the_losses_do_not_is_left_out(risk):
+    again = ran(held=(prints("ema.shadow", 1.0, 2.0), prints("meter.seconds", 3.1)))
+    noise = noise_trial([again], [ran(nudge=NUDGE)])
+    base, new = (
+        ran(arm, held=(prints("ema.shadow", 1.0, 2.0), prints("meter.seconds", seconds)))
+        for arm, seconds in (("base", 3.2), ("new", 1.1))
+    )
+    found = gate(trial([base, new], risk), noise, None)
+    assert found.passed, found.why
+    (own,) = [check for check in found.checks if check.name == "own tensors"]
+    assert own.left_out == ("meter.seconds",)
+
+
+def test_a_record_from_before_these_were_compared_is_judged_without_them():
+    older = {"held": (), "contents": (), "own_streams": (), "schedulers": (), "threads": None, "temporary": None}
+    noise = noise_trial([ran(**older)], [ran(nudge=NUDGE, **older)])
+    assert gate(trial([ran(**older), ran("new")], Risk.EXACT), noise, None).passed
 
 
 def test_numeric_risk_allows_a_different_number_of_draws_on_the_device():
