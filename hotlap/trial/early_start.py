@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hotlap.patch.ledger import Ledger
 from hotlap.records.session import Session
-from hotlap.trial.diversion import divert, shadow_of
+from hotlap.trial.diversion import divert, note_ours, shadow_of
 from hotlap.trial.foreign import Foreign
 from hotlap.trial.order import read_order
 from hotlap.trial.seeds import Seeds
@@ -23,7 +23,9 @@ def enter(session: Session) -> None:
     order = read_order(session)
     end_with_parent()
     folder = Path(session.folder)
-    divert(shadow_of(Path(order.scratch), Path.cwd(), folder), _ledger)
+    shadow = shadow_of(Path(order.scratch), Path.cwd(), folder)
+    divert(shadow, _ledger)
+    note_ours(shadow)
     Foreign(folder, _ledger).install()
     Seeds(order.seed_shift, _ledger).install()
 
