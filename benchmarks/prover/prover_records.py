@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hotlap.records.plan import Choice, Risk
-from hotlap.records.trial import Block, EndReason, MetricValue, Sample, TrialStage, Trial
+from hotlap.records.trial import Block, EndReason, MetricValue, Sample, Trial, TrialStage
 from hotlap.records.tune_record import Metric, TuneRequest
 
 ENTRY = "planted"
