@@ -64,7 +64,7 @@ loaders = [made() for _ in range(6)]
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 for _ in range(2):
     for loader in loaders: epoch(loader)
-    print(len(os.listdir("/proc/self/fd")))
+print(len(loaders))
 """,
     "becomes a daemon": """
 for _ in range(2): epoch(loader)
