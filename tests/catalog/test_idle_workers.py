@@ -94,7 +94,12 @@ print(len(psutil.Process().children()))
 }
 
 
-@pytest.mark.parametrize("what", PROGRAMS)
+LONGEST = ("has few descriptors", "becomes a daemon", "replaces itself")  # each ends them as `waits for any child` does
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=pytest.mark.thorough) if what in LONGEST else what for what in PROGRAMS]
+)
 def test_a_program_does_not_notice_idle_workers(what, tmp_path):
     ours = same_as_alone(tmp_path / "program.py", HEAD + PROGRAMS[what])
     assert "applied: loader-persistent" in ours.stderr
