@@ -17,6 +17,7 @@ from hotlap.control.wiring import Batches, Wiring, sentence_of
 from hotlap.machine import NO_GPU, gpu_name, gpus, usable_cores
 from hotlap.patch.entry import DECISIONS, OUTCOMES
 from hotlap.patch.seams import Seams
+from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.voice import say
 from hotlap.records import private
 from hotlap.records.codec import SCHEMA, to_json
@@ -113,7 +114,7 @@ class AppliedPlan:
         try:
             entries()[site.name].apply(site)
         except Exception as error:
-            if self.seams.guard.strict:
+            if self.seams.guard.strict or comes_from_outside(error):
                 raise
             site.withdraw(f"it could not be applied ({type(error).__name__}: {error})")
 

@@ -15,6 +15,7 @@ from hotlap.catalog.cuda_graphs.models import Models
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder, Recorder
 from hotlap.catalog.cuda_graphs.rules import Differs, has_own_hooks, why_not_root
 from hotlap.catalog.cuda_graphs.step_replay import StepReplay
+from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING, call_with
 from hotlap.runtime.site import Site
@@ -161,7 +162,7 @@ class Graphs:
             self._refuse(str(refusal))
             return MISSING
         except Exception as error:
-            if self.site.seams.guard.strict:
+            if self.site.seams.guard.strict or comes_from_outside(error):
                 raise
             self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
             return MISSING

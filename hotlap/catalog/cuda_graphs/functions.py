@@ -16,6 +16,7 @@ from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.purity import Constants
 from hotlap.catalog.cuda_graphs.recorded_function import RecordedFunction, SharedMemory
 from hotlap.catalog.cuda_graphs.watch import NamedFunction, Watch
+from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 
@@ -114,7 +115,7 @@ class Calls:
         except EntryDeclined as refusal:
             self._give_up(str(refusal))
         except Exception as error:
-            if plainly.func.error is error or self._graphs.site.seams.guard.strict:
+            if plainly.func.error is error or self._graphs.site.seams.guard.strict or comes_from_outside(error):
                 raise
             self._give_up(f"capturing it failed: {type(error).__name__}: {error}")
         return MISSING

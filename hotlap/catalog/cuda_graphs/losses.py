@@ -18,6 +18,7 @@ from hotlap.catalog.cuda_graphs.habits import is_plain_backward
 from hotlap.catalog.cuda_graphs.inputs import Inputs, kinds_of
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.recorder import Recording
+from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 
@@ -71,7 +72,7 @@ class Losses:
             self.drop()
             return MISSING
         except Exception as error:
-            if self.graphs.site.seams.guard.strict:
+            if self.graphs.site.seams.guard.strict or comes_from_outside(error):
                 raise
             self.why_not = f"capturing it failed: {type(error).__name__}: {error}"
             self.drop()

@@ -16,6 +16,7 @@ from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, st
 from hotlap.catalog.fused_optimizer.tensors import mark_as_written
 from hotlap.catalog.fused_optimizer.user_settings import stepping
 from hotlap.loading.identity import ByIdentity
+from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.forwards import MISSING
 
 CLIP = "clip_grad_norm_"
@@ -118,7 +119,7 @@ class StepReplay:
         try:
             return self._replay(step, optimizer, key)
         except Exception as error:
-            if self._graphs.site.seams.guard.strict:
+            if self._graphs.site.seams.guard.strict or comes_from_outside(error):
                 raise
             self._failed = f"capturing it failed: {type(error).__name__}: {error}"
             step.forget()
@@ -184,7 +185,7 @@ class StepReplay:
             self._forget_clipping()  # its memory is the program's now; the next capture has its own
             return MISSING
         except Exception as error:
-            if self._graphs.site.seams.guard.strict:
+            if self._graphs.site.seams.guard.strict or comes_from_outside(error):
                 raise
             self._failed = f"capturing the clipping failed: {type(error).__name__}: {error}"
             self._forget_clipping()

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.resident_data.layout import Layout, take_apart
+from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.site import Site
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Ahead:
         try:
             return self._sent(batch)
         except Exception as error:
-            if self._site.seams.guard.strict:
+            if self._site.seams.guard.strict or comes_from_outside(error):
                 raise
             self._site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
             return FetchedBatch(batch)

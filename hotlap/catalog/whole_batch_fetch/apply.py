@@ -13,6 +13,7 @@ from typing import Any
 from hotlap.catalog.whole_batch_fetch.source import Source, source_of
 from hotlap.loading.outside_profiles import is_profiled
 from hotlap.loading.pure import Unfit, Watch, is_traced, pure
+from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.site import Site
 
@@ -91,7 +92,9 @@ class WholeBatches:
             return self._original.fetch(keys)
         try:
             batch = self._source.batch(keys)
-        except Exception:  # noqa: BLE001 torch's own way handles unusual keys, or raises
+        except Exception as error:  # torch's own way handles unusual keys, or raises
+            if comes_from_outside(error):
+                raise
             return self._original.fetch(keys)
         began = time.perf_counter()
         if self._proven and self._spent > UNDER_TEST * (began - self._since):
