@@ -105,6 +105,7 @@ def test_a_program_does_not_notice_idle_workers(what, tmp_path):
     assert "applied: loader-persistent" in ours.stderr
 
 
+@pytest.mark.thorough
 def test_an_installed_package_that_counts_forks_keeps_them(tmp_path):
     (tmp_path / "site-packages").mkdir()
     counts = "\nforks = []\nos.register_at_fork(before=lambda: forks.append(1))\n"
