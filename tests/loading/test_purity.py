@@ -86,7 +86,7 @@ def test_methods_of_libraries_that_the_program_has_replaced_are_not_pure(monkeyp
     study_of(dataset)
     usual = Image.Image.rotate
     monkeypatch.setattr(Image.Image, "rotate", lambda self, angle: usual(self, angle + 90))
-    with pytest.raises(Impure, match="replaced for a Image"):
+    with pytest.raises(Impure, match="replaced in Image"):
         study_of(dataset)
 
 

@@ -485,7 +485,7 @@ class Calls:
         """Note the method of each type among values whose methods a program can replace; raise if it has."""
         for kind in library_types():
             if is_replaced(kind, name):
-                raise Impure(f"calls .{name}(), which the program has replaced for a {kind.__name__}")
+                raise Impure(f"calls .{name}(), which the program has replaced in {kind.__name__}")
             if name in vars(kind):
                 self.study.names[id(kind), name] = vars(kind), name
 

@@ -98,8 +98,8 @@ OF_CONTAINERS = frozenset(
     "intersection_update difference_update symmetric_difference_update move_to_end subtract".split()
 )
 CALLBACKS = frozenset("apply map applymap pipe transform agg aggregate sub subn filter point".split())
-# Methods that for some other type write into their object, or rename a file.
 NOW = frozenset(("now", "today"))  # texts that NumPy and pandas take for the current time
+# Methods that for some other type write into their object, or rename a file.
 ROTATE, REPLACING = "rotate", frozenset("replace rename".split())  # of a deque, of a path
 KEEP_A_NUMBER = frozenset("item tolist tobytes numel dim size nelement element_size".split())
 
