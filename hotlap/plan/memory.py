@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from hotlap.errors import HotlapError
 from hotlap.plan import saved_plan
+from hotlap.plan.files import LARGEST
+from hotlap.records import private
 from hotlap.records.codec import from_json
 from hotlap.records.decisions import RememberedDecisions
 from hotlap.records.plan import Choice
@@ -23,9 +26,14 @@ def place(home: Path, command: Sequence[str], choices: Sequence[Choice]) -> Path
 
 
 def recall(file: Path, source: str) -> RememberedDecisions | None:
-    """Return the decisions in a file, or None if it is missing, unreadable, or from other source code or hotlap."""
-    with suppress(OSError, HotlapError, UnicodeDecodeError):
-        if file.is_file() and not file.is_symlink():
-            found = from_json(RememberedDecisions, file.read_text(encoding="utf-8"), str(file))
-            return found if (found.source, found.hotlap) == (source, __version__) else None
+    """Return the decisions in a file, or None if it is missing, damaged, or from other source code or hotlap.
+
+    Raise `private.Unfit` if somebody else could have written them.
+    """
+    if not os.path.lexists(file):
+        return None
+    private.refuse_what_others_can_change(file)
+    with suppress(HotlapError, UnicodeDecodeError):
+        found = from_json(RememberedDecisions, private.read(file, LARGEST).decode(), str(file))
+        return found if (found.source, found.hotlap) == (source, __version__) else None
     return None

@@ -15,6 +15,7 @@ from hotlap.plan import memory
 from hotlap.plan.choose import at_start, variables
 from hotlap.plan.saved_plan import source_hash
 from hotlap.process.launch import become, keeps_us_out, resolve
+from hotlap.records import private
 from hotlap.records.codec import SCHEMA
 from hotlap.records.plan import Choice, Plan
 from hotlap.records.session import Session
@@ -72,7 +73,13 @@ def _memory(options: RunOptions) -> dict[str, Any]:
     if not options.decides or options.run_dir is None:
         return {}
     file, source = memory.place(options.run_dir, options.command, options.plan.choices), source_hash(options.command)
-    return {"memory": str(file), "source": source, "remembered": memory.recall(file, source)}
+    remembered = None
+    try:
+        remembered = memory.recall(file, source)
+    except (private.Unfit, OSError) as error:
+        if not options.quiet:
+            say(f"decisions of earlier runs are not used: {error}")
+    return {"memory": str(file), "source": source, "remembered": remembered}
 
 
 def _stays_out(command: tuple[str, ...]) -> str | None:
