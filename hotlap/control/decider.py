@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -45,6 +46,7 @@ AGAIN = 3  # rounds of turns, at most, while the result is unclear or a wide int
 SETTLES, SETTLES_AGAIN = 12, 4  # steps within which an entry reports its outcome, the first time and later
 CALM = 2  # steps after a switch, which are not measured
 MOST_LATE = 10  # times a usual step: a single step that is later still is due to the program itself
+GAPS = 9  # the latest steps between two epochs: as long as the longest of them is nothing unusual
 ALIKE = 0.5  # of a pause: another at least this long is of the same kind
 MOST_LEFT_OUT = 4  # unusual steps for each usual one
 CREDIT = 0.3  # seconds that must be left in the account before a trial
@@ -99,7 +101,7 @@ class Decider:
         self._pause = 0.0  # the longest one due to the program itself
         self._disputed = 0.0  # seconds of a pause at a switch, which was charged to us
         self._paid_back = False  # since then, what was too expensive may be affordable
-        self._between_epochs = math.inf  # the shortest step in which a loader started a new iteration
+        self._gaps: deque[float] = deque(maxlen=GAPS)  # steps in which a loader started a new iteration, in seconds
         self._settling = False  # entries were switched on just now
         self._was_late = False  # whether the last step was
         self._batches_off = False
@@ -162,9 +164,9 @@ class Decider:
         either: it is refunded once one as long comes at another time, so was the program's.
         """
         ratio, most = self.findings.ratio, MOST_LATE * usual
-        if iterated:
-            self._between_epochs = min(self._between_epochs, passed)
-        late = passed - max(usual * ratio, self._between_epochs if iterated else 0.0)
+        if iterated and (self._arms.now == self.findings.on or not self._gaps):
+            self._gaps.append(passed)
+        late = max(0.0, passed - max(self._gaps)) if iterated else passed - usual * ratio
         whole = (self._settling or self._was_late) and not iterated and ALIKE * late > self._pause
         self._was_late = late > most
         self.account.charge(late if whole else min(late, most))
@@ -325,14 +327,14 @@ class Decider:
             without = whole - candidate.names
             if without not in (whole, frozenset()):
                 yield from self._affordable(candidate.prepares)
-                yield from self._trial(without, whole)
+                yield from self._trial(without, whole, is_proven=True)
 
     def _confirm(self) -> Course:
         """Compare what is left with the unchanged program: that was only done for several candidates together."""
         base = self.findings.tried[-1].on_top_of if self.findings.tried else ()
         if self._arms.now and frozenset(base) & frozenset().union(*(candidate.names for candidate in self._candidates)):
             yield from self._affordable(0.0)
-            yield from self._trial(frozenset(), self._arms.now)
+            yield from self._trial(frozenset(), self._arms.now, is_proven=True)
 
     def _affordable(self, seconds: float) -> Course:
         while self.account.left(self._clock()) < max(CREDIT, seconds):
@@ -397,8 +399,11 @@ class Decider:
 
     # One trial
 
-    def _trial(self, base: Arm, arm: Arm) -> Generator[None, None, tuple[bool, Arm]]:
-        """Return whether `arm` gains over `base`, and which added entries have an effect. A gain stays on."""
+    def _trial(self, base: Arm, arm: Arm, is_proven: bool = False) -> Generator[None, None, tuple[bool, Arm]]:
+        """Return whether `arm` gains over `base`, and which added entries have an effect. A gain stays on.
+
+        What an earlier trial of this run has proven also stays on if the budget ends this one.
+        """
         home, began, before = self._arms.now, self.findings.steps, self.findings.by_steps
         found: Faster | None = None
         without: list[float] = []
@@ -421,7 +426,9 @@ class Decider:
             self.findings.ever_on |= self._applied()
         cost = self.account.close()
         gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
-        if found is not None and arm == home:
+        if found is None and why == TOO_DEAR:
+            gains = is_proven
+        elif found is not None and arm == home:
             gains = found.ratio >= GAIN  # it was found to gain before, so the interval need not show it again
         stays = arm if gains else base
         if self._arms.now != stays:
@@ -533,6 +540,11 @@ class Decider:
                 yield from self._decide(left)
                 decided = self.findings.after
                 continue
+            if postponed := self._postponed():
+                looks += 1
+                yield from self._decide(postponed)
+                decided = self.findings.after
+                continue
             if seconds is None or decided is None:
                 continue
             slow = slow + 1 if seconds * LOST > decided * self.findings.by_steps else 0
@@ -552,6 +564,15 @@ class Decider:
 
     def _left_out(self) -> list[Candidate]:
         return [candidate for candidate in self._candidates if not candidate.names & self._arms.now]
+
+    def _postponed(self) -> list[Candidate]:
+        """Return the candidates whose last trial the budget ended, now that it covers twice what that cost."""
+        left = self.account.left(self._clock())
+        return [candidate for candidate in self._left_out() if left >= self._cut_off_at(candidate)]
+
+    def _cut_off_at(self, candidate: Candidate) -> float:
+        last = next((tried for tried in reversed(self.findings.tried) if candidate.names & set(tried.names)), None)
+        return max(CREDIT, 2 * last.cost) if last is not None and last.why == TOO_DEAR else math.inf
 
     def _window(self) -> Generator[None, None, float | None]:
         """Return the seconds per step over a window, or None if a loader kept starting new iterations."""

@@ -277,6 +277,41 @@ def test_evaluations_between_short_epochs_do_not_count_as_cost_of_trials() -> No
     assert played.deciding.account.spent < 0.1
 
 
+def test_evaluations_of_uneven_length_do_not_count_as_cost_of_trials() -> None:
+    played = Played(lambda arm: STEP / 2 if arm else STEP)
+    for _ in range(300):
+        played.train(5)
+        played.now += STEP * played._random.uniform(4, 40)
+        played.iterated = played.iterated_now = True
+    assert played.on == {"one"}
+    assert max(tried.cost for tried in played.deciding.findings.tried) < 1.0
+
+
+def test_a_gain_stays_on_if_the_budget_ends_its_second_trial() -> None:
+    """The machine becomes busy after the group was found to gain, so that every step is late."""
+    busy = [1.0]
+    played = Played(lambda arm: busy[0] * STEP * (0.5 if arm else 1.0), names=("one", "two"), together=False)
+    while not played.deciding.findings.tried:
+        played.step()
+    assert played.deciding.findings.tried[0].kept
+    busy[0] = 30.0
+    played.train(60)
+    last = played.deciding.findings.tried[-1]
+    assert last.ratio is None
+    assert last.kept
+    assert played.on == {"one", "two"}
+
+
+def test_a_trial_that_the_budget_ended_is_repeated_when_it_can_be_afforded() -> None:
+    slow = [40.0]
+    played = Played(lambda arm: STEP * (0.5 if slow[0] == 1.0 else slow[0]) if arm else STEP)
+    while not played.deciding.findings.tried:
+        played.step()
+    assert not played.on
+    slow[0] = 1.0
+    assert played.train(15_000).on == {"one"}
+
+
 def test_an_internal_error_leaves_the_program_unchanged() -> None:
     played = Played(lambda arm: STEP)
     played.arms._begin = lambda name, arm: 1 / 0  # type: ignore[assignment, return-value]
