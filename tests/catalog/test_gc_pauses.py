@@ -170,6 +170,17 @@ def test_its_collections_take_at_most_a_hundredth_of_the_time():
     assert min(later - earlier for earlier, later in pairwise(made)) >= 100
 
 
+def test_an_entry_that_is_switched_on_anew_does_not_collect_at_once(enable, step):
+    for _ in range(3):
+        enable()
+        for _ in range(WARM):
+            step()
+        full = gc.get_stats()[2]["collections"]
+        list(DataLoader([1, 2]))
+        hotlap.disable()
+        assert gc.get_stats()[2]["collections"] == full
+
+
 def test_its_collections_still_run_beside_throttled_cleanup(enable, step):
     with hotlap.enable(None, with_=["gc-pauses=1", "throttled-cleanup"]):
         for _ in range(WARM):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import gc
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from gc import collect  # the function itself: another entry may replace it in its module
 from typing import Any
 
 from hotlap.patch.hidden_frames import leave_no_frame
@@ -16,6 +16,7 @@ from hotlap.runtime.site import Original, Site
 WARM = 5  # optimizer steps before anything is frozen: caches and state are there by then
 LATEST = 1000  # steps without a full collection
 SHARE = 0.01  # of the time at most may go into our full collections
+FIRST = 0.2  # seconds that the first of them is assumed to take
 PYTHONS_OWN = 5000  # objects at most that Python froze, not the program: some Pythons freeze hundreds at startup
 NEVER = 1_000_000_000  # young collections before a full one
 PATIENCE = 0.1  # seconds to wait for a collection in another thread when the program ends
@@ -34,7 +35,9 @@ class Pauses:
         self._site, self._clock = site, clock
         self._steps = self._since_full = 0
         self._frozen = self._under_way = False
-        self._began = self._ended = 0.0  # the last full collection
+        # The last full collection. One is assumed here: an entry tried in blocks begins anew with each of them.
+        self._ended = clock()
+        self._began = self._ended - FIRST
 
     def stepped(self, *_: Any) -> None:
         self._steps += 1
@@ -58,7 +61,7 @@ class Pauses:
         self._hold_off()
         gc.freeze()  # at once; what is garbage already is freed by the next full collection
         often = f"every {self._site.value} steps" if self._site.value else "between epochs"
-        self._site.applied(f"{gc.get_freeze_count()} objects frozen, full collections {often}")
+        self._site.applied(f"existing objects frozen, full collections {often}")
 
     def _hold_off(self) -> None:
         before = gc.get_threshold()
@@ -133,4 +136,4 @@ class Pauses:
     def _collect(self, limited: bool) -> None:
         took, passed = self._ended - self._began, self._clock() - self._ended
         if gc.isenabled() and not (limited and took > SHARE * passed):
-            collect()
+            inspect.unwrap(gc.collect)()  # another entry may have replaced it
