@@ -27,7 +27,7 @@ def settings(torch: Any) -> tuple[Any, ...]:
         torch.get_num_threads(),
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
-        torch.get_float32_matmul_precision(),
+        _of_products(torch),
         torch._C._get_mkldnn_enabled(),
         torch._C._get_nnpack_enabled(),
         torch.are_deterministic_algorithms_enabled(),
@@ -38,6 +38,7 @@ def settings(torch: Any) -> tuple[Any, ...]:
         torch.as_tensor,
         torch.tensor,
         torch.cat,
+        collate.collate,
         collate.default_collate,
         tuple(vars(torch._tensor_str.PRINT_OPTS).values()),
         time.tzname,
@@ -50,6 +51,16 @@ def settings(torch: Any) -> tuple[Any, ...]:
         without_our_layers(torch.utils.data._utils.fetch._MapDatasetFetcher.fetch),
         without_our_layers(torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data),
     )
+
+
+def _of_products(torch: Any) -> Any:
+    """Return the precision of matrix products; newer versions of torch have one for each backend and operation, and
+    the older question is an error once a program has set one of these.
+    """
+    getter = getattr(torch._C, "_get_fp32_precision_getter", None)
+    if getter is None:
+        return torch.get_float32_matmul_precision()
+    return getter("generic", "all"), *(getter("mkldnn", operation) for operation in ("all", "matmul", "conv", "rnn"))
 
 
 @lru_cache(maxsize=4)

@@ -182,6 +182,8 @@ def _is_unreferenced(value: Any) -> bool:
 
     NumPy would then refuse to resize an array, and torch to swap a tensor.
     """
+    if isinstance(value, type):
+        return False
     if is_tensor(value):
         return True
     return type(value).__module__ == "numpy" and getattr(value, "ndim", 0) > 0 and value.nbytes <= SMALL

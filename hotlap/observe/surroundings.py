@@ -84,12 +84,27 @@ def settings(torch: Any, autocast: str | None, grad_scaler: bool) -> Settings:
         interop_threads=torch.get_num_interop_threads(),
         autocast=autocast or _accelerate_precision(),
         grad_scaler=grad_scaler,
-        matmul_precision=torch.get_float32_matmul_precision(),
-        cudnn_tf32=bool(torch.backends.cudnn.allow_tf32),
+        matmul_precision=_matmul_precision(torch),
+        cudnn_tf32=_allows_tf32(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         deterministic=bool(torch.are_deterministic_algorithms_enabled()),
         anomaly_mode=bool(torch.is_anomaly_enabled()),
     )
+
+
+def _matmul_precision(torch: Any) -> str:
+    """Return the precision of float32 products; the question is an error if the program set it for one backend."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return "highest" if torch.backends.cuda.matmul.fp32_precision in ("ieee", "none") else "high"
+
+
+def _allows_tf32(torch: Any) -> bool:
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")
 
 
 def autocast_now(torch: Any, device: str) -> str | None:

@@ -16,7 +16,6 @@ from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.pure import Unfit, pure, pure_collate, visit
-from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.patch.signals import comes_from_outside
 
 LARGE = 4096  # bytes: smaller tensors are not worth a stand-in
@@ -36,13 +35,8 @@ def stored(torch: Any, dataset: Any, collate: Any) -> Store:
 
 
 def is_default(torch: Any, collate: Any) -> bool:
-    """Return whether this is torch's default_collate, with nothing added by the program."""
-    module = torch.utils.data._utils.collate
-    known = module.default_collate_fn_map.values()
-    own = all(
-        function.__module__ == module.__name__ for function in (collate, *known) if hasattr(function, "__module__")
-    )
-    return collate is module.default_collate and own and genuine_of("torch", collate)
+    """Return whether this is torch's default_collate; one that the program has changed is not known to be pure."""
+    return collate is torch.utils.data._utils.collate.default_collate
 
 
 class RaggedStore(Store):

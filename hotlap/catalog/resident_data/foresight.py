@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import randperm  # the function itself: a thread calls it, and the program may replace it meanwhile
 
 LONG = 100_000  # rows; fewer are permuted in less time than a thread takes to start
 MOST_DRAWS = 16  # between two epochs
@@ -83,7 +84,7 @@ class Foresight:
 
 
 def permuted(seed: int, length: int) -> Any:
-    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+    return randperm(length, generator=torch.Generator().manual_seed(seed))
 
 
 def _draws(state: Any, seed: int) -> int | None:

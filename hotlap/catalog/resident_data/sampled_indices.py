@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -17,7 +18,11 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from hotlap.catalog.resident_data.foresight import order_of
 from hotlap.catalog.resident_data.rows import BatchIndices, Order
 from hotlap.loading.outside_profiles import are_operations_seen, unseen_operations
+from hotlap.loading.purity.library_types import is_replaced
+from hotlap.loading.purity.objects import without_our_layers
 from hotlap.loading.purity.pure_operations import genuine_of
+
+METHODS = ("random_", "item", "tolist")  # of tensors, which torch's samplers call
 
 
 def drawn(loader: Any) -> Iterator[BatchIndices] | None:
@@ -27,9 +32,17 @@ def drawn(loader: Any) -> Iterator[BatchIndices] | None:
         return None
     if not all(genuine_of("torch", kind.__iter__) for kind in (BatchSampler, type(loader.sampler))):
         return None
-    if _length(batches.sampler) > len(loader.dataset) or not as_torch_draws():
+    if _length(batches.sampler) > len(loader.dataset) or _are_replaced() or not as_torch_draws():
         return None
     return _batches(batches)
+
+
+def _are_replaced() -> bool:
+    """Return whether the program has replaced a function that torch's samplers call."""
+    compiled = (torch.randperm, torch.empty, torch.tensor)
+    if not all(isinstance(without_our_layers(function), BuiltinFunctionType) for function in compiled):
+        return True
+    return torch.Generator is not torch._C.Generator or any(is_replaced(torch.Tensor, name) for name in METHODS)
 
 
 def _is_known(sampler: Any) -> bool:

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hotlap.loading.purity.calls import Instance
 from hotlap.loading.purity.library_types import replaced_unnamed
 from hotlap.loading.purity.objects import MissingAttribute
 from hotlap.loading.purity.pure_operations import genuine_of
@@ -19,6 +21,7 @@ from hotlap.loading.purity.values import UNKNOWN, Value, container, either
 __all__ = ["MOST_SECONDS", "Impure", "Study", "study_of", "study_of_collate"]
 
 INDEX = Value(plain=True, steady=False, item=True)
+LOOKED_INTO = (Mapping, Sequence)
 SUBSET = ("__getitem__", "__getitems__", "__len__")
 
 
@@ -27,8 +30,7 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
 
     With `draws`, the code may draw from the streams that torch seeds in each worker.
     """
-    if (name := replaced_unnamed()) is not None:
-        raise Impure(f"the program has replaced {name}")
+    _require_libraries_own()
     study = Study(may_draw=draws)
     reader = Reader(study)
     try:
@@ -44,9 +46,25 @@ def study_of(dataset: Any, draws: bool = False) -> Study:
         reader.end()
     if study.result.nothing:
         raise Impure("its code gives no item")
+    _require_no_code_in(study.result)
     if whole.plain:
         study.containers[id(dataset)] = dataset  # a list of samples, or a tensor
     return study.end()
+
+
+def _require_libraries_own() -> None:
+    if (name := replaced_unnamed()) is not None:
+        raise Impure(f"the program has replaced {name}")
+
+
+def _require_no_code_in(result: Value) -> None:
+    """Raise Impure if torch's default_collate would run code of the program to look into an item."""
+    kinds = [*map(type, result.objects), *(made.kind for made in result.made if isinstance(made, Instance))]
+    for kind in kinds:
+        if issubclass(kind, LOOKED_INTO):
+            raise Impure(f"returns a {kind.__name__}, whose own code makes a batch of it")
+    for part in result.parts():
+        _require_no_code_in(part)
 
 
 def _taken_from(reader: Reader, dataset: Value) -> Value:
@@ -89,6 +107,7 @@ def _several(reader: Reader, dataset: Value) -> list[Value]:
 
 def study_of_collate(collate: Any, sample: Value, draws: bool = False) -> Study:
     """Study a collate_fn on samples such as the dataset was found to return."""
+    _require_libraries_own()
     study = Study(may_draw=draws)
     reader = Reader(study)
     try:

@@ -12,7 +12,14 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 from hotlap.loading.purity import pure_operations
@@ -362,6 +369,8 @@ class Calls:
         if not all(argument.own for argument in written_by(function, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
         self._refuse_object_arrays(values)
+        if isinstance(function, FunctionType):
+            self._note_callees(function)
         if getattr(function, "__name__", "") == "File" or rule is Gives.FILE:
             return self._file(function, args, kwargs, values)
         if pure_operations.is_ordered(function):
@@ -371,6 +380,18 @@ class Calls:
         if rule is Gives.ORDERED:
             self.study.ordered = True
         return fresh(*values, array=_makes_arrays(function))
+
+    def _note_callees(self, function: FunctionType) -> None:
+        """Note what a listed function written in Python looks up by name, since the program may replace it."""
+        space = function.__globals__
+        names = function.__code__.co_names
+        for name in names:
+            if name in space:
+                self.study.names[id(space), name] = space, name
+        for module in (space[name] for name in names if isinstance(space.get(name), ModuleType)):
+            for name in names:
+                if name in vars(module):
+                    self.study.names[id(vars(module)), name] = vars(module), name
 
     def _refuse_object_arrays(self, values: Sequence[Value]) -> None:
         """Raise Impure if an array of objects is made, since its elements are not copied."""
@@ -457,8 +478,8 @@ class Calls:
             return self.subscript(owner, args[0])
         if name in ("items", "values", "keys") and not args:
             return self._of_mapping(owner, name)
-        functions = [value for value in values if _is_callable(value)]
-        if name in pure_operations.CALLBACKS and functions:
+        functions = [value for value in values if _is_callable(value)] if name in pure_operations.CALLBACKS else []
+        if functions:
             self._call_back(functions)
         elif name in FILLING and is_seeded(kwargs.get("generator")):
             given = [*args, *(value for key, value in kwargs.items() if key != "generator")]
@@ -478,7 +499,7 @@ class Calls:
             return either(
                 [self.objects.element_of(owner, args[0] if args else None), *args[1:], Value(plain=True, known=None)]
             )
-        self.need_plain(owner, *(value for value in values if not _is_callable(value)))
+        self.need_plain(owner, *(value for value in values if value not in functions))
         return self._given_by_method(owner, name, values, kwargs)
 
     def _note_library_methods(self, name: str) -> None:
@@ -486,8 +507,7 @@ class Calls:
         for kind in library_types():
             if is_replaced(kind, name):
                 raise Impure(f"calls .{name}(), which the program has replaced in {kind.__name__}")
-            if name in vars(kind):
-                self.study.names[id(kind), name] = vars(kind), name
+            self.study.names[id(kind), name] = vars(kind), name  # also where it is missing: it may be added
 
     def _need_no_writing(self, owner: Value, name: str, args: Sequence[Value], kwargs: Names) -> None:
         if _given(kwargs.get("inplace")) or not all(
@@ -681,9 +701,7 @@ class Calls:
                 return None
             small = is_atom(type(candidate)) or type(candidate) in CONTAINERS
             return bool(candidate) if small else None
-        if value.plain or value.made:
-            return None
-        decided = bool(value.objects)
+        decided = bool(value.objects) and not value.plain and not value.made
         for candidate in value.objects:
             kind = type(candidate)
             if isinstance(candidate, INERT):
@@ -821,7 +839,9 @@ def _mapped(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
 
 def _filtered(reader: Calls, args: Sequence[Value], kwargs: Names) -> Value:
     element = reader.iterated(args[1])
-    if args[0].known is not None:
+    if args[0].known is None:
+        reader.truth(element)
+    else:
         reader.repeated(lambda: reader.call_value(args[0], [element], {}))
     return replace(container(element), lazy=_runs_code(args[0]) or args[1].lazy)
 
@@ -989,11 +1009,14 @@ def _runs_code(callee: Value) -> bool:
 
 
 def _is_callable(value: Value) -> bool:
+    """Return whether the value is a function or class; an object with a `__call__` may be used in other ways too."""
     if value.plain or not (value.objects or value.made):
         return False
-    return all(callable(candidate) for candidate in value.objects) and all(
-        isinstance(made, Closure | _Bound) for made in value.made
-    )
+    return all(map(_is_function, value.objects)) and all(isinstance(made, Closure | _Bound) for made in value.made)
+
+
+def _is_function(candidate: Any) -> bool:
+    return isinstance(candidate, (*INERT, functools.partial)) or rule_of(candidate) is not None
 
 
 def _arity(value: Value) -> int:

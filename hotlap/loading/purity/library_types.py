@@ -10,7 +10,7 @@ from typing import Any
 
 from hotlap.loading.purity.objects import of_the_program, without_our_layers
 from hotlap.loading.purity.plain import TABLES
-from hotlap.loading.purity.pure_operations import genuine, resolved
+from hotlap.loading.purity.pure_operations import genuine, genuine_of, resolved
 
 HEAP_TYPE = 1 << 9  # of a class that Python code can write into
 ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
@@ -37,7 +37,11 @@ def _library_types(modules: int) -> tuple[type, ...]:
 
 
 def replaced_unnamed() -> str | None:
-    """Return a method that runs without being named and that the program has replaced, or None."""
+    """Return what runs without being named and the program has replaced, a method or torch's collating, or None."""
+    collating = resolved("torch.utils.data._utils.collate")
+    functions = (collating.collate, collating.default_collate, *collating.default_collate_fn_map.values())
+    if not all(genuine_of("torch", function) for function in functions):
+        return "how default_collate makes batches"
     found = (
         (kind, name) for kind in library_types() for name in UNNAMED if name in vars(kind) and is_replaced(kind, name)
     )

@@ -19,7 +19,16 @@ from types import (
 )
 from typing import Any
 
-from hotlap.loading.purity.plain import CONTAINERS, elements, is_array, is_atom, is_plain, is_record, is_table
+from hotlap.loading.purity.plain import (
+    CONTAINERS,
+    elements,
+    has_usual_parts,
+    is_array,
+    is_atom,
+    is_plain,
+    is_record,
+    is_table,
+)
 from hotlap.loading.purity.pure_operations import in_the_standard_library, why_not
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
@@ -47,6 +56,8 @@ class Objects:
     def value_of(self, obj: Any) -> Value:
         obj = without_our_layers(obj)
         if is_atom(type(obj)):
+            if not has_usual_parts(obj):
+                raise Impure(f"reads a {type(obj).__name__} that holds objects of the program's own")
             return Value(plain=True, known=obj)
         found = self._value_of(obj)
         if found.plain:
@@ -102,7 +113,7 @@ class Objects:
     def _container(self, obj: Any) -> Value:
         immutable = type(obj) in (tuple, frozenset) and all(is_atom(type(element)) for element in obj)
         held = Value(plain=True, own=immutable, deep=immutable, known=obj)
-        if immutable or self.is_plain(obj):
+        if self.is_plain(obj):
             return held
         self.study.containers[id(obj)] = obj
         if isinstance(obj, dict) and not all(map(_is_plain_key, obj)):

@@ -22,6 +22,8 @@ ATOMS: tuple[type, ...] = (
     *(int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range, slice),
     *(datetime, date, time, timedelta, Fraction, UUID, Pattern, Match),
 )
+PARTED = (slice, datetime, time)  # atoms that may hold objects of the program
+TIME_ZONES = frozenset("datetime zoneinfo pytz dateutil".split())  # modules
 CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, deque, OrderedDict, Counter, bytearray)
 # Types of libraries, by name, so that the libraries need not be imported.
 ARRAYS = {
@@ -91,6 +93,14 @@ def is_atom(kind: type) -> bool:
     return type_name(kind) in OTHER_ATOMS
 
 
+def has_usual_parts(atom: Any) -> bool:
+    """Return whether an atom holds no object that may change or run code: tensors in a slice, or a time zone."""
+    if type(atom) is slice:
+        return all(type(part) in (int, type(None)) for part in (atom.start, atom.stop, atom.step))
+    zone = atom.tzinfo if isinstance(atom, datetime | time) else None
+    return zone is None or type(zone).__module__.partition(".")[0] in TIME_ZONES
+
+
 def same_atom(left: Any, right: Any) -> bool:
     """Return whether two atoms of one type are the same: 0.0 is not -0.0, and NaN equals the NaN of the same bits."""
     if isinstance(left, int | str | bytes):
@@ -120,7 +130,7 @@ def is_plain(obj: Any, depth: int = 0) -> bool:
     """Return whether the object and everything inside it is plain."""
     kind = type(obj)
     if is_atom(kind) or kind is bytearray:
-        return True
+        return has_usual_parts(obj)
     if is_table(kind):
         return _is_plain_table(obj, depth)
     if is_array(kind):
@@ -171,7 +181,7 @@ def _all_plain(values: Iterable[Any], depth: int) -> bool:
     """Return whether all values are plain; checking many of one type at once is several times as fast."""
     kinds = set(map(type, values))
     if all(map(is_atom, kinds)):
-        return True
+        return not any(issubclass(kind, PARTED) for kind in kinds) or all(map(has_usual_parts, values))
     several = list(values)
     if kinds in ({tuple}, {list}):
         lengths = set(map(len, several))

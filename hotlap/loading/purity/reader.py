@@ -630,6 +630,8 @@ class Reader(Calls):
         by_row = key.item or _is_of_items(node.slice, key)
         if is_direct(node.value) and (by_row or _has_at(owner.known, key.known)):
             self.study.looked_up(owner, loaded, by_row)
+            if not by_row:
+                self.study.by_key.add(id(owner.known))
         return self.subscript(owner, key)
 
     def subscript(self, owner: Value, key: Value) -> Value:

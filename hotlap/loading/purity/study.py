@@ -54,6 +54,7 @@ class Study:
     ordered: bool = False  # the last digits depend on the number of threads
     result: Value = NOTHING
     by_row: set[int] = field(default_factory=set)  # arrays and lists of which an item reads the element at its index
+    by_key: set[int] = field(default_factory=set)  # those of which it reads an element under a fixed key
     as_whole: set[int] = field(default_factory=set)  # those of which it may read any element
     loads: list[Load] = field(default_factory=list)  # while code is read: those that it may read any element of
     depth: int = 0
@@ -84,7 +85,7 @@ class Study:
     def end(self) -> Study:
         for load in self.loads:
             self.as_whole.update(_with_arrays_inside(load.obj))
-        self.by_row -= self.as_whole
+        self.by_row -= self.as_whole | self.by_key
         self.loads.clear()
         self.alive.clear()
         return self
