@@ -260,6 +260,7 @@ REFUSALS = {
     "types differ": (lambda x, i: (x, i if i % 2 else float(i)), "differ|stack"),
     "objects": (lambda x, i: (x, object), "stacked"),
     "gradient": (lambda x, i: x.clone().requires_grad_(), "gradient"),
+    "a type that torch cannot copy by rows": (lambda x, i: x.to(torch.float8_e4m3fn), "cannot be copied"),
 }
 
 

@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 import warnings
-from datetime import datetime
+from datetime import datetime, timedelta, tzinfo
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -1093,6 +1093,88 @@ class HashesByAMethodOfTheirs(Base):
 class SetsFlagsOfDecimals(Base):
     def __getitem__(self, i):
         return self.x[i], float(decimal.Decimal(1) / decimal.Decimal(i + 3))
+
+
+class Template(Base):
+    def __call__(self, text):
+        return text
+
+    def __str__(self):
+        return str(bump())
+
+
+@impure("Template", template=Template())
+class TakesTheTextOfACallable(Base):
+    def __getitem__(self, i):
+        return self.x[i] * len(str(self.template))
+
+
+@impure("Template", template=Template())
+class FormatsACallable(Base):
+    def __getitem__(self, i):
+        return self.x[i] * len("{}".format(self.template))  # noqa: UP032 the method is what is tested
+
+
+class Truthful:
+    def __bool__(self):
+        return bool(bump())
+
+
+@impure("sets TOTAL", flags=[Truthful(), Truthful()])
+class FiltersByTruth(Base):
+    def __getitem__(self, i):
+        return self.x[i] * len(list(filter(None, self.flags)))
+
+
+@impure("sets TOTAL", flag=Truthful())
+class TestsTheTruthOfEither(Base):
+    def __getitem__(self, i):
+        either = self.flag if i % 2 else 0
+        return self.x[i] * 2 if either else self.x[i]
+
+
+class Growth(tzinfo):
+    def utcoffset(self, moment):
+        return timedelta(minutes=bump() % 60)
+
+    def dst(self, moment):
+        return None
+
+
+@impure("holds objects of the program", when=datetime(2026, 1, 1, tzinfo=Growth()))  # noqa: DTZ001 it has one
+class OwnTimeZone(Base):
+    def __getitem__(self, i):
+        return self.x[i] * self.when.utcoffset().seconds
+
+
+@impure("holds objects of the program", part=slice(torch.tensor(1), torch.tensor(4)))
+class SlicesByTensors(Base):
+    def __getitem__(self, i):
+        return self.x[i, self.part]
+
+
+class Fields(dict):
+    def __iter__(self):
+        bump()
+        return super().__iter__()
+
+
+@impure("whose own code makes a batch of it", rows=[Fields(x=torch.ones(3)) for _ in range(50)])
+class ReturnsOwnMappings(Base):
+    def __getitem__(self, i):
+        return self.rows[i]
+
+
+class Several(tuple):
+    def __iter__(self):
+        bump()
+        return super().__iter__()
+
+
+@impure("whose own code makes a batch of it", rows=[Several((1.0, 2.0)) for _ in range(50)])
+class ReturnsOwnSequences(Base):
+    def __getitem__(self, i):
+        return self.rows[i]
 
 
 def counting_collate(samples):

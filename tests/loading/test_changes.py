@@ -890,6 +890,56 @@ def run():
     os.register_at_fork(before=lambda: heard.append("fork"))
     return train(DataLoader(Rows(), 8, num_workers=2)), heard.count("fork"), "child" in heard
 """,
+    "an element that every item reads beside its own": """
+class Anchored(Rows):
+    def __init__(self): self.rows, self.y = list(X.clone().unbind()), Y.clone()
+    def __getitem__(self, i): return self.rows[i] - self.rows[0], self.y[i] * 1.0
+rows = Anchored()
+def within(e, s):
+    if (e, s) == (1, 2): rows.rows[0] = X[0] * 4.0
+    if (e, s) == (2, 2): rows.rows[0].mul_(2.0)
+def run(): return train(DataLoader(rows, 8), within=within)
+""",
+    "a function that a library's function calls": """
+class Listed(Rows):
+    def __getitem__(self, i): return torch.as_tensor(np.stack([self.x[i].numpy()] * 2))[0] * 1.0, self.y[i] * 1.0
+from numpy._core import shape_base
+usual = shape_base._nx.concatenate
+def within(e, s):
+    if (e, s) == (2, 2): shape_base._nx = Doubles()
+class Doubles:
+    def __getattr__(self, name):
+        found = getattr(np._core.numeric, name)
+        return (lambda *a, **k: usual(*a, **k) * 2) if name == "concatenate" else found
+def run(): return train(DataLoader(Listed(), 8), within=within)
+""",
+    "how samples become a batch": """
+from torch.utils.data._utils import collate
+usual = collate.collate
+def doubled(batch, *args, **kwargs):
+    made = usual(batch, *args, **kwargs)
+    return made * 2 if isinstance(made, torch.Tensor) else made
+def change(e):
+    collate.collate = doubled if e % 2 else usual
+def run(): return train(DataLoader(Rows(), 8), change)
+""",
+    "how samples are shuffled": """
+usual = torch.randperm
+def backwards(*args, **kwargs): return usual(*args, **kwargs).flip(0)
+def change(e): torch.randperm = backwards if e == 2 else usual
+def run():
+    found = train(DataLoader(Rows(), 8, shuffle=True), change)
+    torch.randperm = usual
+    return found
+""",
+    "the precision of products, for one backend": """
+class Products(Rows):
+    def __getitem__(self, i): return self.x[i] @ EYE, self.y[i] * 1.0
+EYE = torch.eye(6)
+def change(e):
+    if e == 1 and hasattr(torch.backends.mkldnn, "matmul"): torch.backends.mkldnn.matmul.fp32_precision = "ieee"
+def run(): return train(DataLoader(Products(), 8), change)
+""",
     "nothing, and the program profiles some of its steps": """
 def run():
     found, loader = [], DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))

@@ -272,14 +272,14 @@ class Keeper:
         return iterator
 
     def _failed(self, cache: DatasetRows, store: Store, error: Exception) -> None:
+        if isinstance(error, DataChanged):
+            self._doubt(store, str(error))
         if isinstance(error, Unfit):
-            if isinstance(error, DataChanged):
-                self._doubt(store, str(error))
             self._drop(cache, store, str(error))
         elif self.site.seams.guard.strict or comes_from_outside(error):
             raise error
         else:
-            self.site.withdraw(f"it failed ({type(error).__name__}: {error}) and was undone")
+            self._drop(cache, store, f"it failed ({type(error).__name__}: {error})")
 
     def report(self, cache: DatasetRows, text: str) -> None:
         cache.reported = text

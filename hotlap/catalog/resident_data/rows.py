@@ -71,8 +71,19 @@ class TensorRows:
         shape = (total, *(like.shape[dim] for dim in self._order))
         self.base = torch.empty(shape, dtype=like.dtype, device=like.device) if base is None else base
         self._own = base is None  # else the program may write into it through an array, which no version counter shows
+        self._require_operations(torch)
         self._copies: dict[Any, Any] = {}  # device → the same rows there
         self._copied_at: dict[Any, int] = {}  # device → the version of `base` then
+
+    def _require_operations(self, torch: Any) -> None:
+        """Raise Unfit if torch cannot copy rows of this type, such as float8 on a CPU."""
+        none = torch.empty(0, dtype=torch.int64, device=self.base.device)
+        try:
+            picked = self.base.index_select(0, none)
+            if self._own:
+                self.base.index_copy_(0, none, picked)
+        except (NotImplementedError, RuntimeError) as error:
+            raise Unfit(f"rows of {self._dtype} cannot be copied ({error})") from None
 
     @staticmethod
     def row_bytes(like: Any) -> int:

@@ -6,6 +6,7 @@ import ast
 import builtins
 import dataclasses
 import functools
+import inspect
 import sys
 from abc import ABCMeta
 from collections import Counter, OrderedDict, deque
@@ -369,8 +370,8 @@ class Calls:
         if not all(argument.own for argument in written_by(function, args, kwargs)):
             raise Impure("writes into an array that outlives the call")
         self._refuse_object_arrays(values)
-        if isinstance(function, FunctionType):
-            self._note_callees(function)
+        if isinstance(python := inspect.unwrap(function), FunctionType):  # NumPy's dispatcher wraps its own
+            self._note_callees(python)
         if getattr(function, "__name__", "") == "File" or rule is Gives.FILE:
             return self._file(function, args, kwargs, values)
         if pure_operations.is_ordered(function):
