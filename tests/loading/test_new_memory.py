@@ -14,6 +14,7 @@ import torch
 
 from hotlap.loading.purity import pure_operations
 from hotlap.loading.purity.pure_operations import Gives
+from hotlap.loading.purity.rules import rule_of
 
 WHOLE = [name for name in pure_operations.WHOLE_MODULES if not name.startswith(("torch", "numpy", "scipy"))]
 MODULES = (np, np.linalg, np.fft, torch, torch.fft, torch.linalg, torch.nn.functional)
@@ -30,7 +31,7 @@ def listed() -> Iterator[tuple[str, Any]]:
             function = getattr(module, name)
             if name in OF_THE_MODULE or not callable(function) or isinstance(function, np.ufunc):
                 continue
-            if pure_operations.rule_of(function) in (Gives.NEW, Gives.ORDERED):
+            if rule_of(function) in (Gives.NEW, Gives.ORDERED):
                 yield f"{module.__name__}.{name}", function
 
 

@@ -17,7 +17,7 @@ from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY,
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.outside_profiles import is_profiled, unprofiled
 from hotlap.loading.pure import DataChanged, Unfit, fetch, is_traced, levels_of
-from hotlap.loading.purity.pure_operations import genuine_of
+from hotlap.loading.purity.genuine import genuine_of
 from hotlap.patch.forks import why_no_processes
 from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.voice import say

@@ -18,9 +18,9 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from hotlap.catalog.resident_data.foresight import order_of
 from hotlap.catalog.resident_data.rows import BatchIndices, Order
 from hotlap.loading.outside_profiles import are_operations_seen, unseen_operations
+from hotlap.loading.purity.genuine import genuine_of
 from hotlap.loading.purity.library_types import is_replaced
 from hotlap.loading.purity.objects import without_our_layers
-from hotlap.loading.purity.pure_operations import genuine_of
 
 METHODS = ("random_", "item", "tolist")  # of tensors, which torch's samplers call
 

@@ -18,7 +18,7 @@ from hotlap.catalog.resident_data.sameness import like, same
 from hotlap.loading.files import read_files
 from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit, warnings_raised
 from hotlap.loading.purity import Study
-from hotlap.loading.purity.pure_operations import genuine_of
+from hotlap.loading.purity.genuine import genuine_of
 from hotlap.machine import free_bytes, held_bytes, ranks_here
 from hotlap.patch.signals import comes_from_outside
 

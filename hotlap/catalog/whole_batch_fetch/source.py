@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from typing import Any
 
-from hotlap.loading.purity.pure_operations import genuine_of
+from hotlap.loading.purity.genuine import genuine_of
 from hotlap.runtime.decline import no_effect
 
 

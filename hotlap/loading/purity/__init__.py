@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from hotlap.loading.purity.calls import Instance
+from hotlap.loading.purity.genuine import genuine_of
 from hotlap.loading.purity.library_types import replaced_unnamed
 from hotlap.loading.purity.objects import MissingAttribute
-from hotlap.loading.purity.pure_operations import genuine_of
 from hotlap.loading.purity.reader import Reader
 from hotlap.loading.purity.study import MOST_SECONDS, Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, container, either

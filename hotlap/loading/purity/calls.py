@@ -24,10 +24,20 @@ from types import (
 from typing import Any
 
 from hotlap.loading.purity import pure_operations
+from hotlap.loading.purity.genuine import genuine_of
 from hotlap.loading.purity.library_types import is_replaced, library_types
 from hotlap.loading.purity.objects import ABSENT, MissingAttribute, Objects, of_the_program, without_our_layers
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, type_name
-from hotlap.loading.purity.pure_operations import Gives, draws_globally, known_reason, rule_of, why_not, written_by
+from hotlap.loading.purity.pure_operations import Gives
+from hotlap.loading.purity.rules import (
+    draws_globally,
+    is_ordered,
+    known_reason,
+    rule_of,
+    why_not,
+    written_by,
+    written_by_method,
+)
 from hotlap.loading.purity.seeded_generators import (
     FILLING,
     GENERATOR,
@@ -374,7 +384,7 @@ class Calls:
             self._note_callees(python)
         if getattr(function, "__name__", "") == "File" or rule is Gives.FILE:
             return self._file(function, args, kwargs, values)
-        if pure_operations.is_ordered(function):
+        if is_ordered(function):
             self.study.ordered = True
         if rule is Gives.ALIAS or kwargs.get("copy", _TRUE).known is not True:
             return alias(*values, array=_makes_arrays(function))
@@ -511,9 +521,7 @@ class Calls:
             self.study.names[id(kind), name] = vars(kind), name  # also where it is missing: it may be added
 
     def _need_no_writing(self, owner: Value, name: str, args: Sequence[Value], kwargs: Names) -> None:
-        if _given(kwargs.get("inplace")) or not all(
-            argument.own for argument in pure_operations.written_by_method(name, args, kwargs)
-        ):
+        if _given(kwargs.get("inplace")) or not all(argument.own for argument in written_by_method(name, args, kwargs)):
             raise Impure(f"writes into a value with .{name}()")
         if name in pure_operations.OF_FILES and not owner.own:
             raise Impure(f"reads a file that outlives the call with .{name}()")
@@ -996,7 +1004,7 @@ def _code_of_call(kind: type) -> Any:
 
 
 def _is_known_transform(kind: type) -> bool:
-    return type_name(kind) in pure_operations.CALLED and pure_operations.genuine_of("torchvision", _code_of_call(kind))
+    return type_name(kind) in pure_operations.CALLED and genuine_of("torchvision", _code_of_call(kind))
 
 
 def _is_table_of_items(kind: type) -> bool:

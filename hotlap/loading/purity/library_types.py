@@ -8,9 +8,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from hotlap.loading.purity.genuine import genuine, genuine_of, resolved
 from hotlap.loading.purity.objects import of_the_program, without_our_layers
 from hotlap.loading.purity.plain import TABLES
-from hotlap.loading.purity.pure_operations import genuine, genuine_of, resolved
 
 HEAP_TYPE = 1 << 9  # of a class that Python code can write into
 ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()

@@ -19,6 +19,7 @@ from types import (
 )
 from typing import Any
 
+from hotlap.loading.purity.genuine import in_the_standard_library
 from hotlap.loading.purity.plain import (
     CONTAINERS,
     elements,
@@ -29,7 +30,7 @@ from hotlap.loading.purity.plain import (
     is_record,
     is_table,
 )
-from hotlap.loading.purity.pure_operations import in_the_standard_library, why_not
+from hotlap.loading.purity.rules import why_not
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, alias, either
 

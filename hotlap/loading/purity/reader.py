@@ -27,7 +27,7 @@ from hotlap.loading.purity.objects import (
     of_the_program,
 )
 from hotlap.loading.purity.plain import is_array, is_atom, is_record, type_name
-from hotlap.loading.purity.pure_operations import is_method
+from hotlap.loading.purity.rules import is_method
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
 from hotlap.loading.purity.study import Impure, Study, reference
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, flat, fresh, sequence

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+from hotlap.loading.purity.genuine import genuine
 from hotlap.loading.purity.plain import type_name
-from hotlap.loading.purity.pure_operations import genuine
 from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import Value
 
