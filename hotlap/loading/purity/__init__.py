@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hotlap.loading.purity.calls import Instance
+from hotlap.loading.purity.created import Instance
 from hotlap.loading.purity.genuine import genuine_of
 from hotlap.loading.purity.library_types import replaced_unnamed
 from hotlap.loading.purity.objects import MissingAttribute

@@ -169,10 +169,10 @@ class Objects:
         if issubclass(kind, ModuleType):
             return self._of_module(obj, name)
         if issubclass(kind, type):
-            return self._of_class(obj, name)
+            return self.of_class(obj, name)
         if inspect.getattr_static(kind, "__getattribute__") not in USUAL_LOOKUPS and not _usual_lookup(kind):
             raise Impure(f"{kind.__name__} customises attribute lookup")
-        raw = self._member(kind, name)
+        raw = self.member(kind, name)
         self.study.note_attribute(obj, name)  # even if the class has it: the object may get its own
         if raw is not ABSENT and (hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")):
             return self._described(raw, obj, name)
@@ -228,14 +228,14 @@ class Objects:
             if isinstance(held, dict) and name in held:
                 self.study.containers[id(held)] = held
                 return self.value_of(held[name])
-        hook = self._member(kind, "__getattr__")
+        hook = self.member(kind, "__getattr__")
         if isinstance(hook, FunctionType) and hook.__module__ != "torch.nn.modules.module":
             return Value(made=(DelegatedAttribute(MethodType(hook, obj), name),))
         if hook is not ABSENT and not isinstance(hook, FunctionType):
             raise Impure(f"{kind.__name__} customises attribute lookup")
         raise MissingAttribute(f"{kind.__name__} has no attribute {name}")
 
-    def _member(self, kind: type, name: str) -> Any:
+    def member(self, kind: type, name: str) -> Any:
         """Return a class member, noting every class that has it or may come to define it earlier in the order."""
         for base in kind.__mro__:
             if not is_immutable(base):
@@ -256,16 +256,16 @@ class Objects:
         self.study.names[id(held), name] = held, name
         return self.value_of(held[name])
 
-    def _of_class(self, kind: type, name: str) -> Value:
+    def of_class(self, kind: type, name: str) -> Value:
         meta = type(kind)
-        own_way = meta.__getattribute__ is not type.__getattribute__ or self._member(meta, "__getattr__") is not ABSENT
+        own_way = meta.__getattribute__ is not type.__getattribute__ or self.member(meta, "__getattr__") is not ABSENT
         if own_way and meta.__module__ not in ("enum", "abc", "typing"):
             raise Impure(f"{kind.__name__} customises attribute lookup")
         if issubclass(kind, Enum) and name in kind.__members__:
             return self.value_of(kind.__members__[name])
         if meta.__getattribute__ is not type.__getattribute__:
             raise Impure(f"{kind.__name__} customises attribute lookup")
-        raw, above = self._member(kind, name), self._member(meta, name)
+        raw, above = self.member(kind, name), self.member(meta, name)
         if above is not ABSENT and any(of_the_program(base.__module__) for base in inspect.getmro(meta)):
             raise Impure(f"{kind.__name__} gets {name} from its metaclass")
         if raw is ABSENT:
@@ -366,3 +366,7 @@ def of_the_program(module: Any) -> bool:
         return False
     file = getattr(sys.modules.get(name), "__file__", None)
     return name not in sys.stdlib_module_names or (file is not None and not in_the_standard_library(file))
+
+
+def bases_of_the_program(kind: Any) -> list[type]:
+    return [base for base in getattr(kind, "__mro__", ()) if of_the_program(base.__module__)]

@@ -82,6 +82,7 @@ class Value:
 
 
 NOTHING = Value()
+ANYTHING = Value(plain=True, own=False, deep=False, steady=False)  # a plain value of which nothing is known
 
 
 def fresh(*of: Value, array: bool = False) -> Value:

@@ -1,0 +1,82 @@
+"""Questions about values, and what must hold of one before it is passed on, compared, kept or written into."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+from hotlap.loading.purity.created import Bound, Closure, Instance
+from hotlap.loading.purity.objects import of_the_program
+from hotlap.loading.purity.plain import type_name
+from hotlap.loading.purity.rules import rule_of
+from hotlap.loading.purity.study import Impure
+from hotlap.loading.purity.values import Value
+
+INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
+READ_MODES = frozenset("r rb rt br".split())
+
+
+def need_plain(*values: Value) -> None:
+    for value in values:
+        for candidate in value.objects:
+            if not isinstance(candidate, type):
+                raise Impure(f"passes on a {type(candidate).__name__}, and what is done with it is not known")
+            if of_the_program(candidate.__module__) and not issubclass(candidate, BaseException):
+                raise Impure(f"passes on the class {candidate.__name__}, and what is done with it is not known")
+        if any(not isinstance(made, Instance) for made in value.made):
+            raise Impure("passes on a function, and what is done with it is not known")
+        if value.made:
+            raise Impure("passes on an object that it creates")
+        need_plain(*value.parts())
+
+
+def need_read(value: Value) -> None:
+    if value.lazy:
+        raise Impure("keeps a generator, whose code runs later")
+
+
+def need_own(owner: Value, node: ast.expr) -> None:
+    if owner.nothing:
+        return
+    if owner.objects or owner.made or not owner.plain or not owner.own:
+        raise Impure(f"writes into {ast.unparse(node)}, which outlives the call")
+
+
+def refuse_object_arrays(values: Sequence[Value]) -> None:
+    """Raise Impure if an array of objects is made, since its elements are not copied."""
+    for value in values:
+        by_name = isinstance(value.known, str) and value.known in ("O", "object")
+        by_type = not value.array and getattr(value.known, "hasobject", None) is True
+        if by_name or by_type or any(kind is object for kind in value.objects):
+            raise Impure("creates an array of objects")
+
+
+def need_reading(mode: Value | None, also: tuple[str, ...] = (), needed: bool = False) -> None:
+    if mode is None and not needed:
+        return
+    if mode is None or mode.known not in (*READ_MODES, *also):
+        raise Impure("opens a file that it may write to")
+
+
+def is_handle(value: Value) -> bool:
+    if value.objects or value.made or not value.plain:
+        return False
+    return value.handle or type_name(type(value.known)).startswith("h5py.")
+
+
+def is_callable(value: Value) -> bool:
+    """Return whether the value is a function or class; an object with a `__call__` may be used in other ways too."""
+    if value.plain or not (value.objects or value.made):
+        return False
+    return all(map(_is_function, value.objects)) and all(isinstance(made, Closure | Bound) for made in value.made)
+
+
+def _is_function(candidate: Any) -> bool:
+    return isinstance(candidate, (*INERT, functools.partial)) or rule_of(candidate) is not None
+
+
+def is_given(value: Value | None) -> bool:
+    return value is not None and value.known is not None and value.known is not False
