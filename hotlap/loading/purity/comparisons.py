@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from hotlap.loading.purity.plain import is_atom
 from hotlap.loading.purity.questions import INERT, need_plain
 from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import UNKNOWN, Value, fresh
 
 
-def need_compared(op: ast.cmpop, left: Value, right: Value) -> None:
+def comparison(ops: Sequence[ast.cmpop], values: Sequence[Value]) -> Value:
+    """Return what `values[0] ops[0] values[1] …` yields."""
+    only = ops[0] if len(ops) == 1 else None
+    if isinstance(only, ast.Is | ast.IsNot):
+        same = _is_same(*values)
+        return fresh(*values) if same is None else Value(plain=True, known=same is isinstance(only, ast.Is))
+    if isinstance(only, ast.Eq | ast.NotEq) and (same := _identical(*values)) is not None:
+        return Value(plain=True, known=same is isinstance(only, ast.Eq))
+    for op, left, right in zip(ops, values, values[1:], strict=False):
+        if not isinstance(op, ast.Is | ast.IsNot):
+            _need_compared(op, left, right)
+    if only is not None and all(is_atom(type(value.known)) and value.known is not UNKNOWN for value in values):
+        return _compared(only, values[0].known, values[1].known, values)
+    return fresh(*values, array=any(value.array for value in values))
+
+
+def _need_compared(op: ast.cmpop, left: Value, right: Value) -> None:
     if isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
         need_comparable(left)
     else:
@@ -24,7 +42,7 @@ def need_compared(op: ast.cmpop, left: Value, right: Value) -> None:
 
 def need_comparable(value: Value) -> None:
     for candidate in value.objects:
-        if not equal_to_itself_alone(candidate) and not isinstance(candidate, INERT):
+        if not _equal_to_itself_alone(candidate) and not isinstance(candidate, INERT):
             raise Impure(f"compares a {type(candidate).__name__}, which customises comparison")
     if value.made:
         raise Impure("compares an object that it creates")
@@ -32,12 +50,12 @@ def need_comparable(value: Value) -> None:
         need_plain(replace(value, objects=()))
 
 
-def equal_to_itself_alone(candidate: Any) -> bool:
+def _equal_to_itself_alone(candidate: Any) -> bool:
     kind: Any = type(candidate)
     return kind.__eq__ is object.__eq__ and kind.__ne__ is object.__ne__ and kind.__hash__ is object.__hash__
 
 
-def compared(op: ast.cmpop, left: Any, right: Any, values: list[Value]) -> Value:
+def _compared(op: ast.cmpop, left: Any, right: Any, values: Sequence[Value]) -> Value:
     if isinstance(op, ast.Eq | ast.NotEq) and type(left) in (int, str, bool, float, type(None)):
         return Value(plain=True, known=(left == right) is isinstance(op, ast.Eq))
     if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and {type(left), type(right)} <= {int, float}:
@@ -46,7 +64,7 @@ def compared(op: ast.cmpop, left: Any, right: Any, values: list[Value]) -> Value
     return fresh(*values)
 
 
-def is_same(left: Value, right: Value) -> bool | None:
+def _is_same(left: Value, right: Value) -> bool | None:
     for value, reference in ((left, right), (right, left)):
         if reference.known is None and not reference.objects and not reference.made:
             if value.known is None and not value.objects and not value.made:
@@ -64,10 +82,10 @@ def is_same(left: Value, right: Value) -> bool | None:
     return None
 
 
-def identical(left: Value, right: Value) -> bool | None:
+def _identical(left: Value, right: Value) -> bool | None:
     """Return whether two objects that equal only themselves are identical; None if that is not known."""
     if any(len(value.objects) != 1 or value.plain or value.made for value in (left, right)):
         return None
-    if not all(equal_to_itself_alone(value.objects[0]) for value in (left, right)):
+    if not all(_equal_to_itself_alone(value.objects[0]) for value in (left, right)):
         return None
     return left.objects[0] is right.objects[0]

@@ -1,4 +1,4 @@
-"""What the value of an expression is."""
+"""What expressions yield."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from types import CodeType
 from typing import Any
 
 from hotlap.loading.purity.calls import Calls
-from hotlap.loading.purity.comparisons import (
-    compared,
-    identical,
-    is_same,
-    need_compared,
-)
+from hotlap.loading.purity.comparisons import comparison
 from hotlap.loading.purity.created import Closure, Super
 from hotlap.loading.purity.frames import Frame, Names, with_parents
 from hotlap.loading.purity.lookups import FORM
-from hotlap.loading.purity.plain import is_atom, is_record
+from hotlap.loading.purity.plain import is_record
 from hotlap.loading.purity.questions import need_plain
 from hotlap.loading.purity.source import Definition
 from hotlap.loading.purity.study import Impure
@@ -175,7 +170,7 @@ class Expressions(Calls):
         return args, kwargs
 
     def _spread(self, node: ast.expr) -> Names:
-        given = self.frames[-1].names.get(f"**{node.id}") if isinstance(node, ast.Name) else None
+        given = self.frame.names.get(f"**{node.id}") if isinstance(node, ast.Name) else None
         if given is not None:
             return dict(given.made[0].given)
         value = self.evaluate(node)
@@ -185,7 +180,7 @@ class Expressions(Calls):
         raise Impure("calls a function with ** of a value that is not known")
 
     def _super(self) -> Value:
-        frame = self.frames[-1]
+        frame = self.frame
         if "__class__" not in frame.cells:
             raise Impure("uses super() where its class is not known")
         first = frame.definition.args.args[0].arg
@@ -235,23 +230,7 @@ class Expressions(Calls):
             return either([self.evaluate(node.body), self.evaluate(node.orelse)])
 
     def _Compare(self, node: ast.Compare) -> Value:
-        values = [self.evaluate(operand) for operand in (node.left, *node.comparators)]
-        if len(node.ops) == 1 and isinstance(node.ops[0], ast.Is | ast.IsNot):
-            same = is_same(values[0], values[1])
-            positive = isinstance(node.ops[0], ast.Is)
-            return fresh(*values) if same is None else Value(plain=True, known=same is positive)
-        if (
-            len(node.ops) == 1
-            and isinstance(node.ops[0], ast.Eq | ast.NotEq)
-            and (same := identical(*values)) is not None
-        ):
-            return Value(plain=True, known=same is isinstance(node.ops[0], ast.Eq))
-        for op, left, right in zip(node.ops, values, values[1:], strict=False):
-            if not isinstance(op, ast.Is | ast.IsNot):
-                need_compared(op, left, right)
-        if len(node.ops) == 1 and all(is_atom(type(value.known)) and value.known is not UNKNOWN for value in values):
-            return compared(node.ops[0], values[0].known, values[1].known, values)
-        return fresh(*values, array=any(value.array for value in values))
+        return comparison(node.ops, [self.evaluate(operand) for operand in (node.left, *node.comparators)])
 
     def _NamedExpr(self, node: ast.NamedExpr) -> Value:
         value = self.evaluate(node.value)
