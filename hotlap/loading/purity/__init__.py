@@ -1,6 +1,16 @@
 """Reads a dataset's code to find out whether fetching its items is known to be pure, and what it reads.
 
 `study_of(dataset)` returns a Study, or raises Impure with the line that is to blame.
+
+    study                                   the result: everything that fetching reads
+    values, questions, comparisons          what is known of a value, and what must hold of one
+    plain, objects                          objects that exist now, as values
+    source, guards                          the syntax tree of a function, and its usual way to open a file once
+    pure_operations, rules, genuine         the list of pure operations, what it says of a function, and whose that is
+    library_types, seeded_generators        methods that a program can replace, and generators whose seed is known
+    frames, created                         the calls under way, and what they create
+    reading, changes, lookups, builtin_functions, methods, library_calls, calls, expressions, statements, reader
+                                            the reader, from what all layers share up to the functions it follows
 """
 
 from __future__ import annotations
