@@ -15,7 +15,7 @@ from hotlap.catalog.resident_data.sameness import same
 from tests.catalog.loading import applied
 from tests.catalog.resident import be_patient, outcome, resident, seeded
 
-applying = importlib.import_module("hotlap.catalog.resident_data.apply")
+caches = importlib.import_module("hotlap.catalog.resident_data.caches")
 TOTAL, RARE = 60, 17
 
 
@@ -31,7 +31,7 @@ def patient(monkeypatch):
 def slow(monkeypatch):
     """The dataset counts as too slow to be fetched before the first batch."""
     for name in ("EAGER", "AT_FIRST"):
-        monkeypatch.setattr(applying, name, -1.0)
+        monkeypatch.setattr(caches, name, -1.0)
 
 
 class Rows(Dataset):

@@ -255,9 +255,9 @@ def test_refuses_data_that_is_slower_to_check_than_to_fetch(monkeypatch):
 
 def test_datasets_created_again_and_again_are_left_alone(monkeypatch):
     proven, held = [], Rows()
-    applying = sys.modules["hotlap.catalog.resident_data.apply"]
-    stored = applying.stored
-    monkeypatch.setattr(applying, "stored", lambda *args: proven.append(args) or stored(*args))
+    caches = sys.modules["hotlap.catalog.resident_data.caches"]
+    stored = caches.stored
+    monkeypatch.setattr(caches, "stored", lambda *args: proven.append(args) or stored(*args))
     with resident():
         for _ in range(MANY + 4):
             list(DataLoader(Rows(), 20))
@@ -286,7 +286,7 @@ def test_persistent_workers_keep_the_dataset_they_copied(workers, slow, within, 
     """The private factor changes first, which they do not see, and the shared one later, which they do."""
     if slow:
         for name in ("EAGER", "AT_FIRST"):
-            monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], name, -1.0)
+            monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.caches"], name, -1.0)
 
     def trained():
         torch.manual_seed(0)

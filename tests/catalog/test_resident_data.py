@@ -353,7 +353,7 @@ def test_refuses_when_memory_is_too_small(monkeypatch):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_slow_dataset_is_kept_during_the_first_epoch(monkeypatch, workers, persistent):
     for name in ("EAGER", "AT_FIRST"):
-        monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.apply"], name, -1.0)
+        monkeypatch.setattr(sys.modules["hotlap.catalog.resident_data.caches"], name, -1.0)
     data = Made(FORMS["dict"])
     options = {"num_workers": workers, "persistent_workers": persistent and workers > 0}
     check(lambda: DataLoader(data, 4, shuffle=True, **options), count=4)

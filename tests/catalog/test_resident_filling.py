@@ -16,7 +16,7 @@ from tests.catalog.test_resident_data import FORMS, Made
 from tests.catalog.test_resident_ragged import Notes, numbered
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forks on Linux")
-applying = import_module("hotlap.catalog.resident_data.apply")
+caches = import_module("hotlap.catalog.resident_data.caches")
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_a_dataset_error_is_raised_from_its_worker_as_without_hotlap(filled):
 
 
 def test_workers_that_are_not_forked_fetch_the_data_themselves(filled, monkeypatch):
-    monkeypatch.setattr(applying, "EAGER", -1.0)
+    monkeypatch.setattr(caches, "EAGER", -1.0)
     with resident() as enabled:
         (batch, *_) = DataLoader(Rows(), 4, num_workers=1, multiprocessing_context="spawn")
         assert batch.tolist() == [0, 1, 2, 3]
@@ -92,7 +92,7 @@ def test_workers_that_are_not_forked_fetch_the_data_themselves(filled, monkeypat
 
 
 def test_a_program_that_wants_one_batch_does_not_wait_for_a_slow_dataset(monkeypatch, filled):
-    monkeypatch.setattr(applying, "AT_FIRST", -1.0)
+    monkeypatch.setattr(caches, "AT_FIRST", -1.0)
     with resident() as enabled:
         next(iter(DataLoader(Rows(total=2000), 2, num_workers=2)))
         assert "as its workers fetch them" in outcome(enabled).why

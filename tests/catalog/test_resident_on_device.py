@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
 from hotlap.catalog.resident_data.apply import Keeper
+from hotlap.catalog.resident_data.caches import Caches
 from hotlap.catalog.resident_data.device_leaves import SETTLED, DeviceLeaves
 
 HOST, DEVICE = "cpu", "meta"
@@ -23,7 +24,7 @@ def enabled(monkeypatch):
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
     monkeypatch.setattr(applying, "new_learning", lambda: DeviceLeaves(frozenset({DEVICE})))
     monkeypatch.setattr(Keeper, "on_a_device", lambda self: True)
-    monkeypatch.setattr(Keeper, "device_memory", lambda self, device: 1e6)
+    monkeypatch.setattr(Caches, "device_memory", lambda self, device: 1e6)
     with hotlap.enable(None, with_=["resident-data"]) as enabled:
         yield enabled
 
@@ -147,7 +148,7 @@ def test_a_loader_created_anew_each_epoch_is_treated_alike(data):
 
 
 def test_stays_on_the_host_when_device_memory_is_short(data, enabled, monkeypatch):
-    monkeypatch.setattr(Keeper, "device_memory", lambda self, device: 100.0)
+    monkeypatch.setattr(Caches, "device_memory", lambda self, device: 100.0)
     assert where(DataLoader(data, 4), usual) == (HOST, HOST)
     assert "not on the device" in enabled.outcomes[0].why
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import hotlap
 from hotlap.catalog.resident_data.apply import Keeper
+from hotlap.catalog.resident_data.caches import Caches
 from hotlap.catalog.resident_data.device_leaves import SETTLED, DeviceLeaves
 from tests.catalog.resident import be_patient, check, outcome, resident, rows_asked_for
 
@@ -166,8 +167,8 @@ def test_small_parts_count_when_memory_is_short(monkeypatch):
 
 
 def test_slow_datasets_are_kept_as_workers_fetch_them(monkeypatch):
-    applying = sys.modules["hotlap.catalog.resident_data.apply"]
-    monkeypatch.setattr(applying, "EAGER", 0.0)
+    caches = sys.modules["hotlap.catalog.resident_data.caches"]
+    monkeypatch.setattr(caches, "EAGER", 0.0)
     data = Notes()
     plain = [[part.clone() for part in batch] for batch in DataLoader(data, 4, collate_fn=numbered)]
     with resident() as enabled:
@@ -183,7 +184,7 @@ def test_images_move_to_the_device_while_labels_stay(monkeypatch):
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
     monkeypatch.setattr(applying, "new_learning", lambda: DeviceLeaves(frozenset({"meta"})))
     monkeypatch.setattr(Keeper, "on_a_device", lambda self: True)
-    monkeypatch.setattr(Keeper, "device_memory", lambda self, device: 1e9)
+    monkeypatch.setattr(Caches, "device_memory", lambda self, device: 1e9)
     where = []
     with resident() as enabled:
         for images, labels in DataLoader(Notes(60), 4, collate_fn=numbered):

@@ -1,0 +1,28 @@
+"""Which DataLoaders are left alone without looking at their data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotlap.loading.purity.genuine import genuine_of
+
+
+def unsuited(torch: Any, loader: Any) -> str | None:
+    """Return why a loader is skipped without looking at its data, or None."""
+    data, kind = torch.utils.data, type(loader.dataset)  # not isinstance, which may run the dataset's __class__
+    if issubclass(kind, data.IterableDataset):
+        return "it is a stream (IterableDataset)"
+    if issubclass(kind, data.datapipes.datapipe.MapDataPipe):
+        return "it is a data pipe"
+    if not loader._auto_collation:
+        return "its sampler or dataset already makes whole batches"
+    usual = (data._utils.fetch._MapDatasetFetcher.fetch, data.DataLoader._get_iterator)
+    if not all(genuine_of("torch", function) for function in usual):
+        return "the program has replaced torch's own fetching code"
+    if type(loader)._get_iterator is not data.DataLoader._get_iterator:
+        return f"{type(loader).__name__} has its own way of iterating"
+    if data.get_worker_info() is not None:
+        return "it is read inside a worker"
+    if loader.num_workers and loader.worker_init_fn is not None:
+        return "its worker_init_fn would not run"
+    return None
