@@ -25,10 +25,10 @@ from hotlap.loading.purity.genuine import genuine_of
 from hotlap.loading.purity.library_types import replaced_unnamed
 from hotlap.loading.purity.objects import MissingAttribute
 from hotlap.loading.purity.reader import Reader
-from hotlap.loading.purity.study import MOST_SECONDS, Impure, Study
+from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import UNKNOWN, Value, container, either
 
-__all__ = ["MOST_SECONDS", "Impure", "Study", "study_of", "study_of_collate"]
+__all__ = ["Impure", "Study", "study_of", "study_of_collate"]
 
 INDEX = Value(plain=True, steady=False, item=True)
 LOOKED_INTO = (Mapping, Sequence)

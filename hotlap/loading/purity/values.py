@@ -69,9 +69,6 @@ class Value:
             None if self.element is None else self.element.key(),
         )
 
-    def held(self) -> Value:
-        return replace(self, own=False, deep=False)
-
     def unsteady(self) -> Value:
         return self if not self.steady else replace(self, steady=False)
 
