@@ -16,7 +16,7 @@ from hotlap.loading.purity.created import Closure
 from hotlap.loading.purity.frames import Names
 from hotlap.loading.purity.lookups import Lookups
 from hotlap.loading.purity.objects import MissingAttribute, bases_of_the_program, of_the_program
-from hotlap.loading.purity.questions import is_callable, need_plain, need_reading
+from hotlap.loading.purity.questions import is_callable, need_plain, need_read_mode
 from hotlap.loading.purity.rules import rule_of
 from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import ANYTHING, NOTHING, UNKNOWN, Value, alias, container, either, fresh, sequence
@@ -220,7 +220,7 @@ def _callable(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
 def _open(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
     need_plain(*args, *kwargs.values())
     reader.study.reads_files = True
-    need_reading(kwargs.get("mode", args[1] if len(args) > 1 else None))
+    need_read_mode(kwargs.get("mode", args[1] if len(args) > 1 else None))
     return replace(fresh(*args), handle=False)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotlap.loading.purity.created import Instance
 from hotlap.loading.purity.frames import joined, same_names, with_parents
-from hotlap.loading.purity.questions import need_read
+from hotlap.loading.purity.questions import refuse_lazy
 from hotlap.loading.purity.reading import Reading
 from hotlap.loading.purity.study import Impure, Study
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, either, flat
@@ -69,7 +69,7 @@ class Changes(Reading):
         """Note a write into a container that the call created; which one is not tracked, so it may be any."""
         self.stores += 1
         for value in values:
-            need_read(value)
+            refuse_lazy(value)
         stored = either([*values, *(part for value in values for part in value.parts())])
         for frame in self.all_frames:
             for name, value in frame.names.items():
@@ -92,7 +92,7 @@ class Changes(Reading):
 
     def set_field(self, made: Instance, name: str, value: Value) -> None:
         self.stores += 1
-        need_read(value)
+        refuse_lazy(value)
         before = made.fields.get(name)
         if before is None or before.key() != value.key():
             made.version += 1

@@ -17,7 +17,7 @@ from hotlap.loading.purity.genuine import genuine_of
 from hotlap.loading.purity.methods import Methods
 from hotlap.loading.purity.plain import type_name
 from hotlap.loading.purity.pure_operations import Gives
-from hotlap.loading.purity.questions import is_given, need_plain, need_reading, refuse_object_arrays
+from hotlap.loading.purity.questions import is_given, need_plain, need_read_mode, refuse_object_arrays
 from hotlap.loading.purity.rules import is_ordered, written_by
 from hotlap.loading.purity.seeded_generators import GENERATOR, PICKING, require_known
 from hotlap.loading.purity.study import Impure
@@ -70,12 +70,12 @@ class LibraryCalls(Methods):
         if name in ("File", "open"):
             mode = kwargs.get("mode", args[1] if len(args) > 1 else None)
             if name == "File" or getattr(function, "__module__", "") in ("gzip", "bz2", "lzma"):
-                need_reading(mode)
+                need_read_mode(mode)
         if name == "memmap":
-            need_reading(kwargs.get("mode", args[2] if len(args) > 2 else None), also=("c",), needed=True)
+            need_read_mode(kwargs.get("mode", args[2] if len(args) > 2 else None), also=("c",), needed=True)
         mapped = kwargs.get("mmap_mode") if name == "load" else None
         if is_given(mapped):
-            need_reading(mapped, also=("c",))
+            need_read_mode(mapped, also=("c",))
         return replace(fresh(*values), handle=name == "File" or (mapped is not None and mapped.known == "r"))
 
     # Random numbers

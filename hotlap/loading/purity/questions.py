@@ -20,6 +20,7 @@ READ_MODES = frozenset("r rb rt br".split())
 
 
 def need_plain(*values: Value) -> None:
+    """Raise Impure unless the values are plain, since what they are passed to may do anything with them."""
     for value in values:
         for candidate in value.objects:
             if not isinstance(candidate, type):
@@ -33,12 +34,14 @@ def need_plain(*values: Value) -> None:
         need_plain(*value.parts())
 
 
-def need_read(value: Value) -> None:
+def refuse_lazy(value: Value) -> None:
+    """Raise Impure if the value is kept and its code would run later."""
     if value.lazy:
         raise Impure("keeps a generator, whose code runs later")
 
 
 def need_own(owner: Value, node: ast.expr) -> None:
+    """Raise Impure unless the call created the value that it writes into."""
     if owner.nothing:
         return
     if owner.objects or owner.made or not owner.plain or not owner.own:
@@ -54,7 +57,8 @@ def refuse_object_arrays(values: Sequence[Value]) -> None:
             raise Impure("creates an array of objects")
 
 
-def need_reading(mode: Value | None, also: tuple[str, ...] = (), needed: bool = False) -> None:
+def need_read_mode(mode: Value | None, also: tuple[str, ...] = (), needed: bool = False) -> None:
+    """Raise Impure unless a file is opened in a mode that only reads."""
     if mode is None and not needed:
         return
     if mode is None or mode.known not in (*READ_MODES, *also):
@@ -62,6 +66,7 @@ def need_reading(mode: Value | None, also: tuple[str, ...] = (), needed: bool = 
 
 
 def is_handle(value: Value) -> bool:
+    """Return whether this is an open file of arrays, or an array in it."""
     if value.objects or value.made or not value.plain:
         return False
     return value.handle or type_name(type(value.known)).startswith("h5py.")
@@ -79,4 +84,5 @@ def _is_function(candidate: Any) -> bool:
 
 
 def is_given(value: Value | None) -> bool:
+    """Return whether an option is passed, and is neither None nor False."""
     return value is not None and value.known is not None and value.known is not False

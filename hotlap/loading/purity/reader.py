@@ -15,7 +15,7 @@ from typing import Any
 from hotlap.loading.purity.created import Closure, Keywords
 from hotlap.loading.purity.frames import Frame, Names
 from hotlap.loading.purity.objects import of_the_program
-from hotlap.loading.purity.questions import need_read
+from hotlap.loading.purity.questions import refuse_lazy
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
 from hotlap.loading.purity.statements import Statements
 from hotlap.loading.purity.study import Impure, Study
@@ -121,7 +121,7 @@ class Reader(Statements):
         names.update(defaults[1])
         rest = dict(kwargs)
         for value in (*args, *kwargs.values()):
-            need_read(value)
+            refuse_lazy(value)
         if any(argument.spread for argument in args[: len(positional)]):
             raise Impure("calls a function with * of a value whose length is not known")
         names.update(zip(positional, args, strict=False))

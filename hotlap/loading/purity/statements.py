@@ -15,7 +15,7 @@ from hotlap.loading.purity.expressions import Expressions
 from hotlap.loading.purity.frames import joined, same_names
 from hotlap.loading.purity.guards import opens_once
 from hotlap.loading.purity.objects import MissingAttribute
-from hotlap.loading.purity.questions import need_own, need_plain, need_read
+from hotlap.loading.purity.questions import need_own, need_plain, refuse_lazy
 from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import ANYTHING, NOTHING, Value, container, either, fresh
 
@@ -49,7 +49,7 @@ class Statements(Expressions):
 
     def _Return(self, node: ast.Return) -> bool:
         value = Value(plain=True, known=None) if node.value is None else self.evaluate(node.value)
-        need_read(value)
+        refuse_lazy(value)
         self.frame.returned.append(value)
         return False
 
@@ -228,7 +228,7 @@ class Statements(Expressions):
     def bind_name(self, name: str, value: Value) -> None:
         if name in self.frame.foreign:
             raise Impure(f"sets {name}, which outlives the call")
-        need_read(value)
+        refuse_lazy(value)
         self.frame.names[name] = value
 
     def assign(self, target: ast.expr, value: Value) -> None:
@@ -241,7 +241,7 @@ class Statements(Expressions):
         elif isinstance(target, ast.Subscript):
             owner, key = self.evaluate(target.value), self.evaluate(target.slice)
             need_plain(key, value)
-            need_read(value)
+            refuse_lazy(value)
             need_own(owner, target.value)
             if owner.array and isinstance(key.known, str):
                 raise Impure(f"writes into {ast.unparse(target.value)}, whose type is not known")
