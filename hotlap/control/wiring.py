@@ -12,11 +12,12 @@ from typing import Any
 
 from hotlap.catalog import entries
 from hotlap.control.arms import Arm, Arms, Begin
-from hotlap.control.decider import GAIN, Decider
+from hotlap.control.decider import Decider
 from hotlap.control.findings import Candidate
 from hotlap.control.ranks import Ranks, ranks_of
 from hotlap.control.ticks import Ticks
 from hotlap.control.timing import Marks
+from hotlap.control.trials import GAIN
 from hotlap.errors import RunFolderUnwritable
 from hotlap.machine import NO_GPU, gpus
 from hotlap.patch.seams import Seams
@@ -93,7 +94,7 @@ class Wiring:
         self._deciding = Decider(
             partial(Ticks, seams), self._arms, batches, Marks(torch), _candidates(order), ranks=self._ranks
         )
-        batches.wait_while(lambda: self._deciding.waits)
+        batches.wait_while(lambda: self._deciding.orders.waits)
 
     def remembers(self, session: Session, hardware: str) -> None:
         """Start with what an earlier run of this command decided, to be measured again."""
@@ -106,7 +107,7 @@ class Wiring:
 
     @property
     def ranks(self) -> Ranks:
-        return self._deciding.ranks
+        return self._deciding.orders.ranks
 
     def _ranks(self) -> Ranks:
         session = self._session
@@ -146,7 +147,7 @@ class Wiring:
         on_tried: Callable[[BlockTrial], None],
     ) -> None:
         self._deciding.on_decided, self._deciding.on_failed = on_decided, on_failed
-        self._deciding.on_tried = on_tried
+        self._deciding.trials.on_tried = on_tried
         self._deciding.begin()
 
     def end(self) -> None:

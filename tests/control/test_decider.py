@@ -77,7 +77,7 @@ class Played:
 
     def step(self) -> None:
         usual = self._seconds(self.arms.now)
-        self.now += usual * self._random.lognormvariate(0, self.noise) + self.loading.takes(self.deciding.waits)
+        self.now += usual * self._random.lognormvariate(0, self.noise) + self.loading.takes(self.deciding.orders.waits)
         if self.listening:
             self.tick(None)
 

@@ -86,7 +86,7 @@ def test_all_ranks_make_batches_the_same_way(tmp_path: Path) -> None:
     for _ in range(400):
         for rank in ranks:
             rank.step()
-        waits.append([rank.deciding.waits for rank in ranks])
+        waits.append([rank.deciding.orders.waits for rank in ranks])
     assert all(len(set(step)) == 1 for step in waits)
     assert [False, False] in waits
     assert all(rank.loading.is_off for rank in ranks), "batches took longer so"
@@ -106,7 +106,7 @@ def test_a_rank_informed_too_late_ends_it_for_all(tmp_path: Path) -> None:
     ranks = [trained(tmp_path, rank, 2) for rank in range(2)]
     steps_of(ranks, 60)
     assert not ranks[0].lines
-    decides = ranks[0].deciding.ranks
+    decides = ranks[0].deciding.orders.ranks
     assert isinstance(decides, SeveralRanks)
     assert decides._board is not None
     decides._number += 1
@@ -121,7 +121,7 @@ def test_an_error_in_one_rank_ends_it_for_all(tmp_path: Path) -> None:
     steps_of(ranks, 600)
     assert ranks[1].arms.now == {"two"}
     ranks[0].deciding.findings.after = None
-    ranks[0].deciding._report_failure()
+    ranks[0].deciding.orders.report_failure()
     steps_of(ranks[1:], 4)
     assert ranks[1].arms.now == frozenset()
 
@@ -130,7 +130,7 @@ def test_does_not_wait_for_a_rank_on_another_machine(tmp_path: Path) -> None:
     ranks = [trained(tmp_path / "here", 0, 2), trained(tmp_path / "there", 1, 2)]
     (tmp_path / "here").mkdir()
     steps_of(ranks, JOINING)
-    assert not any(rank.deciding.ranks.together for rank in ranks)
+    assert not any(rank.deciding.orders.ranks.together for rank in ranks)
     steps_of(ranks, 600)
     assert [rank.on for rank in ranks] == [{"two"}] * 2, "each decides by itself, about what is exact"
 
