@@ -87,27 +87,6 @@ class Body(Expressions):
         self.block(statements)
         self.stack = before
 
-    def annotation(self, node: ast.expr | None) -> Term:
-        return annotated(node, self.plain)
-
-    def plain(self, node: ast.expr) -> Term:
-        """Look up a name or dotted name without noting it as used."""
-        if isinstance(node, ast.Name):
-            return self.lookup(node.id)
-        if isinstance(node, ast.Attribute):
-            return self.attribute_of(self.plain(node.value), node.attr)
-        return UNKNOWN
-
-    def decorator(self, node: ast.expr) -> tuple[str, tuple[str, ...]]:
-        given: tuple[str, ...] = ()
-        if isinstance(node, ast.Call):
-            given = tuple(ast.unparse(argument) for argument in (*node.args, *(word.value for word in node.keywords)))
-            given += tuple(word.arg or "" for word in node.keywords)
-            node = node.func
-        term = self.plain(node)
-        full = term[1] if isinstance(term, tuple) and term[0] == "name" else statements.dotted(node)
-        return str(full), given
-
     # Statements
 
     def _import(self, node: ast.Import) -> None:
@@ -164,7 +143,7 @@ class Body(Expressions):
             self.starts[name] = times(value, self.loop_names)
 
     def _annotated_assign(self, node: ast.AnnAssign) -> None:
-        term = self.annotation(node.annotation)
+        term = annotated(node.annotation, self.plain)
         if node.value is not None:
             value = self.term(node.value)
             term = value if not term or term == TEXT else join(term, value)
@@ -183,8 +162,10 @@ class Body(Expressions):
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         over = self.term(node.iter)
         before = self.stack
-        if leaving.ends(node.body) or leaving.ends_soon(node, self.few):
-            self._once(node, over)
+        if leaving.ends(node.body) or leaving.ends_soon(node, self.few):  # `for batch in loader: …; break`
+            self.assign(node.target, element(over))
+            self.block(node.body)
+            self.block(node.orelse)
             return
         number = self.enter_loop(node.iter, over)
         self.assign(node.target, element(over), number)
@@ -213,12 +194,6 @@ class Body(Expressions):
                 and statements.is_one(statement.value)
             ):
                 self.counters.add(statement.target.id)
-
-    def _once(self, node: ast.For | ast.AsyncFor, over: Term) -> None:
-        """Read `for batch in loader: …; break`, which sees the first element only."""
-        self.assign(node.target, element(over))
-        self.block(node.body)
-        self.block(node.orelse)
 
     def _note_counter(self, node: ast.For | ast.AsyncFor, loop: Loop) -> None:
         iterable = statements.counted(node.iter)

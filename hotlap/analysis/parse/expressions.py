@@ -64,6 +64,14 @@ class Expressions(ReadState):
             scope = scope.outer
         return self.reader.lookup(name)
 
+    def plain(self, node: ast.expr) -> Term:
+        """Look up a name or dotted name without noting it as used."""
+        if isinstance(node, ast.Name):
+            return self.lookup(node.id)
+        if isinstance(node, ast.Attribute):
+            return self.attribute_of(self.plain(node.value), node.attr)
+        return UNKNOWN
+
     def _name(self, node: ast.Name) -> Term:
         return self.lookup(node.id)
 

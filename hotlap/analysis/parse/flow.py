@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from hotlap.analysis.parse import statements, torch_names
+from hotlap.analysis.parse.annotations import annotated
 from hotlap.analysis.parse.body import Body, FileState
 from hotlap.analysis.parse.call_values import ReadState
 from hotlap.analysis.parse.calls import is_library, last_name
@@ -118,11 +119,11 @@ class FileReader(FileState):
         name = statements.qualified(scope.owner, scope.function, node.name)
         arguments = node.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        decorators = tuple(scope.decorator(decorator) for decorator in node.decorator_list)
+        decorators = tuple(_decorator(decorator, scope) for decorator in node.decorator_list)
         name = statements.free_name(self.summary.functions, name, node.lineno, decorators)
         function = Function(
             name, node.lineno, owner, tuple(argument.arg for argument in every),
-            tuple(scope.annotation(argument.annotation) for argument in every),
+            tuple(annotated(argument.annotation, scope.plain) for argument in every),
             len(arguments.kwonlyargs), decorators=decorators,
             no_grad=any(full.endswith(("no_grad", "inference_mode")) for full, _ in decorators),
         )  # fmt: skip
@@ -215,3 +216,14 @@ class FileReader(FileState):
                 term = DEVICE if term == HOST_DEVICE else term  # may be set to another device elsewhere
                 attributes = self.summary.classes[owner[1]].attributes
                 attributes[target.attr] = join(attributes.get(target.attr, UNKNOWN), term)
+
+
+def _decorator(node: ast.expr, scope: Body) -> tuple[str, tuple[str, ...]]:
+    given: tuple[str, ...] = ()
+    if isinstance(node, ast.Call):
+        given = tuple(ast.unparse(argument) for argument in (*node.args, *(word.value for word in node.keywords)))
+        given += tuple(word.arg or "" for word in node.keywords)
+        node = node.func
+    term = scope.plain(node)
+    full = term[1] if isinstance(term, tuple) and term[0] == "name" else statements.dotted(node)
+    return str(full), given

@@ -53,7 +53,6 @@ _NO_TENSOR = {
     "get_num_threads": NUMBER, "is_inference_mode_enabled": NUMBER, "set_printoptions": UNKNOWN,
     "equal": NUMBER, "allclose": NUMBER, "is_nonzero": NUMBER, "is_autocast_enabled": NUMBER, "result_type": UNKNOWN,
 }  # fmt: skip
-_OPTIMIZERS = "torch.optim."
 LOADER_NAMES = frozenset(
     (
         "torch.utils.data.DataLoader",
@@ -85,7 +84,6 @@ _BY_NAME: dict[str, Term] = {
     "torch.cpu.amp.GradScaler": SCALER,
     "deepspeed.initialize": ("tuple", MODULE, OPTIMIZER, LOADER, SCHEDULER),
 }
-_MODULE_PREFIXES = ("torch.nn.", "torchvision.models.", "timm.", "segmentation_models_pytorch.", "torch.hub.load")
 _PLAIN_PREFIXES = (
     "torch.cuda.", "torch.backends.", "torch.distributed.", "torch.utils.", "torch.jit.", "torch.onnx.", "torch.mps.",
     "torch.profiler.", "torch.random.", "torch.autograd.", "torch.multiprocessing.", "torch.amp.", "torch.xpu.",
