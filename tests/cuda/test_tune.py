@@ -16,8 +16,9 @@ from hotlap.judge.verdict import judge
 from hotlap.records.plan import Choice, Risk
 from hotlap.records.trial import EndReason, TrialStage
 from hotlap.records.tune_record import TuneRecord
-from hotlap.trial.local import Limits, LocalRunner
+from hotlap.trial.local import LocalRunner
 from hotlap.trial.runner import Spec
+from hotlap.trial.trial_process import Limits
 from hotlap.workflows.tune.book import empty_trial
 
 pytestmark = pytest.mark.cuda

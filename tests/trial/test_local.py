@@ -15,9 +15,10 @@ from hotlap.errors import RunFolderUnwritable
 from hotlap.records.plan import Choice
 from hotlap.records.trial import EndReason
 from hotlap.records.tune_record import Metric
-from hotlap.trial import local
-from hotlap.trial.local import Limits, LocalRunner
+from hotlap.trial import local, trial_process
+from hotlap.trial.local import LocalRunner
 from hotlap.trial.runner import Spec
+from hotlap.trial.trial_process import Limits
 
 PROGRAM = Path(__file__).parent / "programs" / "saves.py"
 QUICK = Limits(idle=1.0, memory_mb=None, grace=0.5)
@@ -179,7 +180,7 @@ time.sleep(20)
 
 def test_does_not_wait_for_an_interpreter_that_is_slow_to_shut_down(folder, monkeypatch):
     """The user's own code has ended by then; the pool of a compiler, for example, may take long."""
-    monkeypatch.setattr(local, "CLOSING", 0.3)
+    monkeypatch.setattr(trial_process, "CLOSING", 0.3)
     text = f"{STEPPING}{CLOSING_DOWN}"
     sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=Limits(grace=60.0)).run(spec())
 
