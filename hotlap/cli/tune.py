@@ -18,7 +18,7 @@ from hotlap.cli.values import seconds, size_mb, some_share
 from hotlap.plan import choose
 from hotlap.records import private
 from hotlap.records.plan import Risk
-from hotlap.records.tune_record import Metric
+from hotlap.records.tune_record import Metric, TuneRequest
 from hotlap.workflows import tune as tuning
 
 TAG = "tb:"
@@ -91,23 +91,23 @@ def tune(
     """
     if higher_is_better and metric is None:
         raise click.UsageError("--higher-is-better needs --metric")
-    options = tuning.TuneOptions(
+    request = TuneRequest(
         command=command,
         budget_seconds=budget,
         risk=Risk(risk),
         metric=_metric(metric, higher_is_better),
         steps=steps,
         minimum=1 + min_effect,
-        run_dir=run_dir,
+        folder=str(Path.cwd()),
         memory_mb=memory,
         device_mb=device_memory,
     )
     with TuningLine(quiet=quiet) as line, LiveLine(enabled=not quiet) as live:
-        done = _resumed(options, _typed(options), live, line) if resume else None
+        done = _resumed(command, run_dir, _typed(request), live, line) if resume else None
         if done is None:
             if not command:
                 raise click.UsageError("give the training command, such as: hotlap tune python train.py")
-            done = tuning.tune(options, live.update, line)
+            done = tuning.tune(request, live.update, line, run_dir)
     _conclude(done, Console(stderr=True, highlight=False))
     return 0
 
@@ -130,10 +130,13 @@ def _write_page(page: Path, text: str) -> Path | None:
 
 
 def _resumed(
-    options: tuning.TuneOptions, given: dict[str, tuple[str, object]], live: LiveLine, line: TuningLine
+    words: tuple[str, ...],
+    run_dir: Path | None,
+    given: dict[str, tuple[str, object]],
+    live: LiveLine,
+    line: TuningLine,
 ) -> tuning.TuneResult | None:
     """Resume the named tune, or the newest unfinished one; None where the given command has none."""
-    words, run_dir = options.command, options.run_dir
     if len(words) == 1 and not words[0].endswith(".py"):
         return tuning.resume(store.find(words[0], run_dir), line, live.update, run_dir, given)
     found = tuning.unfinished(words or None, run_dir, missing_ok=bool(words))
@@ -143,9 +146,9 @@ def _resumed(
     return tuning.resume(found, line, live.update, run_dir, given)
 
 
-def _typed(options: tuning.TuneOptions) -> dict[str, tuple[str, object]]:
+def _typed(request: TuneRequest) -> dict[str, tuple[str, object]]:
     """Return the options that were typed, keyed by the field of TuneRequest that they set."""
-    context, request = click.get_current_context(), tuning.asked(options)
+    context = click.get_current_context()
     typed = [name for name in FIELDS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     return {FIELDS[name]: (f"--{name.replace('_', '-')}", getattr(request, FIELDS[name])) for name in typed}
 

@@ -24,20 +24,21 @@ from hotlap.process import tree
 from hotlap.records.plan import Risk
 from hotlap.records.tune_record import TuneRecord, TuneRequest
 from hotlap.trial.scripted_runner import ScriptedRunner
+from hotlap.workflows import profile as profiling
 from hotlap.workflows import tune as tuning
 from hotlap.workflows.tune.book import Activity, Watcher
 
 
 class Stopped(Exception):
-    """Carries the options of a tune that was not started."""
+    """Carries the request of a tune that was not started."""
 
 
 @pytest.fixture
 def started(monkeypatch):
-    """Return the options as they reach the tune, which does not run."""
+    """Return the request as it reaches the tune, which does not run."""
 
-    def start(options, on_stage, watcher):
-        raise Stopped(options)
+    def start(request, on_stage, watcher, run_dir):
+        raise Stopped(request)
 
     monkeypatch.setattr(tuning, "tune", start)
 
@@ -171,29 +172,29 @@ def test_does_not_resume_a_tune_that_is_still_running(tmp_path):
 
 def test_a_tune_killed_while_observing_starts_again_with_its_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = tuning.TuneOptions(
-        command=COMMAND, budget_seconds=77.0, risk=Risk.EXACT, metric=None, steps=30, minimum=1.05, run_dir=tmp_path,
-        device_mb=512.0,
+    request = TuneRequest(
+        command=COMMAND, budget_seconds=77.0, risk=Risk.EXACT, metric=None, steps=30, minimum=1.05,
+        folder=str(tmp_path), device_mb=512.0,
     )  # fmt: skip
 
     class Killed(BaseException):
         pass
 
-    def profile(request, on_stage):
-        request.on_created(store.create(request.command, request.run_dir))
+    def profile(options, on_stage):
+        options.on_created(store.create(options.command, options.run_dir))
         raise Killed
 
     monkeypatch.setattr(tuning, "resolve", lambda command: command)
-    monkeypatch.setattr(tuning.profiling, "profile", profile)
+    monkeypatch.setattr(profiling, "profile", profile)
     with pytest.raises(Killed):
-        tuning.tune(options, lambda *_: None, Watcher())
+        tuning.tune(request, lambda *_: None, Watcher(), tmp_path)
     first = tuning.unfinished(None, tmp_path)
     with pytest.raises(Killed):
         tuning.resume(first, Watcher(), lambda *_: None, tmp_path)
     again = tuning.unfinished(None, tmp_path)
 
     assert again.id != first.id, "it is in a run of its own"
-    assert again.load("asked", TuneRequest) == tuning.asked(options)
+    assert again.load("asked", TuneRequest) == request
     assert [path.parent.name for path in tmp_path.glob("runs/*/asked.json")] == [again.id]
 
 

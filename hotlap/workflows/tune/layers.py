@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hotlap.catalog import entries, in_conflict
 from hotlap.plan.candidates import choice_of
@@ -13,29 +13,12 @@ from hotlap.records.tune_record import Candidate
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.trial.runner import NEW
 from hotlap.workflows.tune.book import Book, together_name, trial_name
-from hotlap.workflows.tune.budget import Budget
 from hotlap.workflows.tune.figures import is_harmless, ratio_of
+from hotlap.workflows.tune.trials import Trials
 
 RESERVE = 4  # processes, to prove in the end what is kept
-MOST_PAIRS, LONG_PAIRS = 8, 2
+LONG_PAIRS = 2
 Choices = tuple[Choice, ...]
-
-
-class Ask(Protocol):
-    def __call__(
-        self,
-        name: str,
-        stage: TrialStage,
-        candidate: Candidate | None,
-        base: Choices,
-        new: Choices,
-        reserve: int,
-        most: int = MOST_PAIRS,
-    ) -> Verdict: ...
-
-
-class Keep(Protocol):
-    def __call__(self, kept: Choices, ratio: float, by: str | None = None) -> None: ...
 
 
 class Layer(NamedTuple):
@@ -47,10 +30,9 @@ class Layer(NamedTuple):
 
 
 class LayerSearch:
-    def __init__(self, book: Book, budget: Budget, ask: Ask, keep: Keep, long_enough: Callable[[], bool]) -> None:
-        """Start with nothing kept. `long_enough` says whether there is time for the longer run of the last stage."""
-        self._book, self._budget, self._ask, self._keep = book, budget, ask, keep
-        self._long_enough = long_enough
+    def __init__(self, book: Book, trials: Trials) -> None:
+        """Start with nothing kept."""
+        self._book, self._trials = book, trials
         self._layers: list[Layer] = []
         self._spare: list[Layer] = []  # faster alone, but not on top of the others
         self._names: set[str] = set()  # of the last trials
@@ -62,11 +44,11 @@ class LayerSearch:
     def screened(self, group: Sequence[Candidate]) -> bool:
         """Prove the winners of screening against the baseline, on fresh samples that had no part in choosing them."""
         choices = tuple(choice_of(candidate) for candidate in group)
-        verdict = self._ask(f"screened-{len(group)}", TrialStage.FINAL, None, (), choices, 0)
+        verdict = self._trials.ask(f"screened-{len(group)}", TrialStage.FINAL, None, (), choices, 0)
         if verdict.decision != Decision.KEEP:
             return False
         self._layers.append(Layer(self._at_work(verdict.trial, choices), verdict, ratio_of(verdict)))
-        self._keep(self.kept, ratio_of(verdict), verdict.trial)
+        self._trials.keep(self.kept, ratio_of(verdict), verdict.trial)
         return True
 
     def winners(self, winners: Sequence[tuple[Candidate, Verdict]]) -> None:
@@ -137,13 +119,13 @@ class LayerSearch:
         single = group[0] if len(group) == 1 else None
         prefix = f"stacked-{len(kept) + 1}"
         name = trial_name(prefix, single) if single else together_name(prefix, group)
-        verdict = self._ask(name, TrialStage.STACKED, single, kept, (*kept, *added), RESERVE)
+        verdict = self._trials.ask(name, TrialStage.STACKED, single, kept, (*kept, *added), RESERVE)
         if verdict.decision != Decision.KEEP:
             return verdict
         at_work = added if single else self._at_work(name, added)
         ratio = (self._layers[-1].ratio if self._layers else 1.0) * ratio_of(verdict)
         self._layers.append(Layer(at_work, verdict, ratio))
-        self._keep(self.kept, ratio, name)
+        self._trials.keep(self.kept, ratio, name)
         return verdict
 
     def _at_work(self, name: str, added: Choices) -> Choices:
@@ -167,7 +149,7 @@ class LayerSearch:
         return next((choice.name for choice in self.kept if in_conflict(choice.name, candidate.entry)), None)
 
     def _affords(self, trials: int) -> bool:
-        return self._budget.affords_pair(TrialStage.STACKED, RESERVE, pairs=2 * trials)
+        return self._trials.budget.affords_pair(TrialStage.STACKED, RESERVE, pairs=2 * trials)
 
     def finish(self) -> tuple[Verdict | None, Verdict | None]:
         """Prove what is kept against the baseline, on fresh samples, and then once more for as long as an epoch.
@@ -175,14 +157,14 @@ class LayerSearch:
         What does harm or becomes slow only then is taken out, and the rest is proven again.
         """
         proven, lasting = self._final(), None
-        while proven is not None and self._long_enough():
+        while proven is not None and self._trials.may_last():
             kept = self.kept
-            lasting = self._ask(self._named("lasting"), TrialStage.LASTING, None, (), kept, 0, LONG_PAIRS)
+            lasting = self._trials.ask(self._named("lasting"), TrialStage.LASTING, None, (), kept, 0, LONG_PAIRS)
             if lasting.decision == Decision.KEEP:
                 break
             self._take_out()
             proven, lasting = self._final(), None
-        self._keep(self.kept, ratio_of(proven) if proven is not None else 1.0)
+        self._trials.keep(self.kept, ratio_of(proven) if proven is not None else 1.0)
         return proven, lasting
 
     def _named(self, stem: str) -> str:
@@ -203,10 +185,10 @@ class LayerSearch:
             if len(self._layers) == 1 and first.stage == TrialStage.FINAL:
                 return first
             lone = len(self._layers) == 1 and first.stage == TrialStage.ALONE
-            if lone and not self._budget.affords_pair(TrialStage.FINAL, 2):
+            if lone and not self._trials.budget.affords_pair(TrialStage.FINAL, 2):
                 return first
             kept = self.kept
-            verdict = self._ask(self._named("final"), TrialStage.FINAL, None, (), kept, 0)
+            verdict = self._trials.ask(self._named("final"), TrialStage.FINAL, None, (), kept, 0)
             if verdict.decision == Decision.KEEP:
                 return verdict
             self._layers.pop()
@@ -216,10 +198,10 @@ class LayerSearch:
         """Run each layer alone for as long and keep those that pass; without time for that, keep none."""
         layers, self._layers = self._layers, []
         for layer in layers if len(layers) > 1 else ():
-            if not self._long_enough():
+            if not self._trials.may_last():
                 break
             name = "lasting-of-" + "+".join(choice.name for choice in layer.choices)
-            alone = self._ask(name, TrialStage.LASTING, None, (), layer.choices, 0, LONG_PAIRS)
+            alone = self._trials.ask(name, TrialStage.LASTING, None, (), layer.choices, 0, LONG_PAIRS)
             if alone.decision == Decision.KEEP:
                 self._layers.append(layer)
         if len(self._layers) == len(layers):

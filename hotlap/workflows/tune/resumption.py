@@ -10,7 +10,14 @@ from pathlib import Path
 
 from hotlap import store
 from hotlap.catalog import entries
-from hotlap.errors import RecordUnreadable, ResumeRefused, RunFolderUnwritable, RunNotFound
+from hotlap.errors import (
+    INTERRUPTED,
+    HotlapError,
+    RecordUnreadable,
+    ResumeRefused,
+    RunFolderUnwritable,
+    RunNotFound,
+)
 from hotlap.plan import saved_plan
 from hotlap.process import tree
 from hotlap.records.plan import Circumstances
@@ -92,6 +99,12 @@ def refuse_other_circumstances(run: str, record: TuneRecord, now: Circumstances)
 
 def _start_over(request: TuneRequest) -> str:
     return f"start over: hotlap tune {' '.join(request.command)}"
+
+
+def interrupted(what: str) -> HotlapError:
+    error = HotlapError(f"interrupted; {what}")
+    error.exit_code = INTERRUPTED
+    return error
 
 
 @contextmanager
