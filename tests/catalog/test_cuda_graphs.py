@@ -16,8 +16,9 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotlap.catalog.cuda_graphs.detect import detect
-from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot, near
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder
+from hotlap.catalog.cuda_graphs.rounding import near
 from hotlap.catalog.cuda_graphs.steady import Steady
 from hotlap.catalog.fused_optimizer import proof
 from tests.catalog.emulated_graphs import EmulatedRecorder, Net, StubCuda, adam, adamw, at_work, same, sgd, train

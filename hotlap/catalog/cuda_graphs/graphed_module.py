@@ -6,7 +6,7 @@ With several models, inputs may be differentiated too: a discriminator passes de
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import unwrap
 from typing import Any
@@ -16,6 +16,7 @@ from hotlap.catalog.cuda_graphs.gradients import Gradients
 from hotlap.catalog.cuda_graphs.inputs import Inputs
 from hotlap.catalog.cuda_graphs.parameter_list import ParameterList
 from hotlap.catalog.cuda_graphs.recorder import Recorder
+from hotlap.catalog.cuda_graphs.rounding import difference, largest, near
 from hotlap.catalog.cuda_graphs.rules import Differs
 from hotlap.catalog.cuda_graphs.twins import Twins
 from hotlap.catalog.fused_optimizer.proof import is_due
@@ -25,7 +26,6 @@ from hotlap.runtime.other_threads import why_not_alone
 from hotlap.runtime.recomputed_weights import weight_norms
 
 MORE_REHEARSALS = 2  # besides the one compared with the replay: lazy set-up must not be captured
-NEAR = 1e-3  # of the largest element; some kernels sum in a different order each time, a wrong replay is far off
 MANY_OUTPUTS = 8
 
 
@@ -226,7 +226,7 @@ class GraphedRoot:
                 self._back.forget()
                 what = "a gradient" if number >= len(outputs) else "an output"
                 raise EntryDeclined(
-                    f"a replay gives different results from the model itself: {what} {_apart(result, reference)}"
+                    f"a replay gives different results from the model itself: {what} {difference(result, reference)}"
                 )
         self._reference = []
 
@@ -384,36 +384,3 @@ def _extent(tensor: Any) -> tuple[int, int]:
     """Return the start and the end of a tensor's memory, for tensors without gaps."""
     start = tensor.data_ptr()
     return start, start + tensor.numel() * tensor.element_size()
-
-
-def largest(gradients: Iterable[Any]) -> float:
-    """Return the magnitude of the largest finite element of all gradients. Host sync."""
-    found = [
-        gradient.detach().nan_to_num(0.0, 0.0, 0.0)
-        for gradient in gradients
-        if gradient is not None and gradient.numel()
-    ]
-    return max((float(gradient.abs().max()) for gradient in found), default=0.0)
-
-
-def _apart(result: Any, reference: Any) -> str:
-    if result is None or reference is None:
-        return "is missing"
-    off = float((result.detach().double() - reference.detach().double()).abs().max())
-    return f"differs by {off:.2g} where the largest element is {largest([reference]):.2g}"
-
-
-def near(torch: Any, result: Any, reference: Any, scale: float = 0.0) -> bool:
-    """Whether two results agree up to rounding. `scale` is the largest gradient of the model: one that is mere rounding
-    beside it (mathematically, the bias of an attention's keys has none) varies with the order of its sums.
-    """
-    if result is None or reference is None:
-        return result is reference
-    result, reference = result.detach(), reference.detach()
-    if torch.equal(result, reference):
-        return True
-    if not result.is_floating_point():
-        return False
-    rounding = torch.finfo(result.dtype).eps * scale
-    result, reference = result.double().nan_to_num(), reference.double().nan_to_num()
-    return bool((result - reference).abs().max() <= max(rounding, NEAR * float(reference.abs().max())))

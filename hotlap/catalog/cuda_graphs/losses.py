@@ -13,11 +13,12 @@ from functools import partial
 from inspect import unwrap
 from typing import Any
 
-from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot, near
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot
 from hotlap.catalog.cuda_graphs.habits import is_plain_backward
 from hotlap.catalog.cuda_graphs.inputs import Inputs, kinds_of
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.recorder import Recording
+from hotlap.catalog.cuda_graphs.rounding import near
 from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING

@@ -6,8 +6,9 @@ import weakref
 from inspect import unwrap
 from typing import Any
 
-from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot, Turn, near
+from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot, Turn
 from hotlap.catalog.cuda_graphs.recorder import Recorder
+from hotlap.catalog.cuda_graphs.rounding import near
 from hotlap.runtime.decline import EntryDeclined
 
 PLAIN = (bool, int, float, str, type(None))
