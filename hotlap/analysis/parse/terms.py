@@ -57,7 +57,6 @@ TENSOR_DATASET = "dataset of tensors"
 SCALER = "scaler"
 DEVICE = "device"
 HOST_DEVICE = "host device"  # torch.device("cpu"), held by a name of a function or file
-BAR = "bar"  # a progress bar around something other than a loader
 WRITER = "writer"  # TensorBoard, wandb and their like
 LOGGER = "logger"
 ACCELERATOR = "accelerator"
