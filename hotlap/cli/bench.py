@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ from hotlap.bench import markdown, plot, session, table
 from hotlap.bench.order import Key, schedule, seconds_left
 from hotlap.bench.record import TRAINED, Bench, Run
 from hotlap.bench.workloads import ARMS
+from hotlap.cli.live import StatusLine
 from hotlap.cli.say import say
 from hotlap.errors import INTERRUPTED, PackageMissing, RunFolderUnwritable
 from hotlap.records import private
@@ -125,32 +124,24 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class Progress:
+class Progress(StatusLine):
     """A live line on stderr with the time left; without a terminal, one plain line per finished run."""
 
     def __init__(self, total: int) -> None:
+        super().__init__(enabled=True, every=EVERY)
         self._total = total
-        self._live = sys.stderr.isatty()
-        self._last = 0.0
-        self._drawn = False
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clear()
 
     def making_data(self, workload: str, elapsed: float) -> None:
-        self._draw(f"hotlap bench: generating the data of {workload}, {elapsed:.0f} s")
+        self.draw(f"hotlap bench: generating the data of {workload}, {elapsed:.0f} s")
 
     def running(self, key: Key, runs: tuple[Run, ...], waiting: list[Key], epoch: int, elapsed: float) -> None:
-        self._draw(self.text(key, runs, waiting, epoch, elapsed))
+        self.draw(self.text(key, runs, waiting, epoch, elapsed))
 
     def ended(self, run: Run, runs: tuple[Run, ...], waiting: list[Key]) -> None:
-        self._clear()
+        self.clear()
         workload, arm, seed = run.key
         outcome = "trained" if run.ended == TRAINED else f"broken, {run.why}"
-        left = "" if self._live or not waiting else f"; {left_text(seconds_left(runs, waiting, None, 0.0))}"
+        left = "" if self.is_live or not waiting else f"; {left_text(seconds_left(runs, waiting, None, 0.0))}"
         done = self._total - len(waiting)
         report = f"{done}/{self._total} {workload} {arm} seed {seed}: {outcome}, {run.seconds:.1f} s{left}"
         for line in (report, *(f"    {line}" for line in run.errors[-SHOWN_ERRORS:])):
@@ -163,22 +154,6 @@ class Progress:
         progress = f"epoch {epoch} done" if epoch else "starting"
         left = left_text(seconds_left(runs, waiting, key, elapsed))
         return f"{number}/{self._total} {workload} {arm} seed {seed}, {progress}, {elapsed:.0f} s; {left}"
-
-    def _draw(self, text: str) -> None:
-        now = time.monotonic()
-        if not self._live or now - self._last < EVERY:
-            return
-        self._last = now
-        width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r\x1b[2K\x1b[2m{visible(text)[:width]}\x1b[0m\r")
-        sys.stderr.flush()
-        self._drawn = True
-
-    def _clear(self) -> None:
-        if self._drawn:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
-            self._drawn = False
 
 
 def left_text(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from hotlap import store
+from hotlap.cli.live import StatusLine
 from hotlap.cli.say import note
 from hotlap.cli.values import seconds, share
 from hotlap.errors import NotComparable, PackageMissing, RunFolderUnwritable, RunNotFound
@@ -153,30 +154,18 @@ def _need_scipy() -> None:
         raise PackageMissing(f"hotlap compare needs {' and '.join(missing)}; type: pip install 'hotlap[tune]'")
 
 
-class _Line:
+class _Line(StatusLine):
     """Shows on stderr what is running: one live line on a terminal, one line for each step in a CI log."""
 
     def __init__(self, quiet: bool) -> None:
-        self._quiet, self._live = quiet, sys.stderr.isatty()
-
-    def __enter__(self) -> _Line:
-        return self
+        super().__init__(enabled=not quiet, every=0.0)
+        self._quiet = quiet
 
     def __call__(self, words: str) -> None:
-        if self._quiet:
-            return
-        text = f"hotlap: {visible(words)}"
-        if self._live:
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r\x1b[2K\x1b[2m{text[:width]}\x1b[0m\r")
-        else:
-            sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-
-    def __exit__(self, *error: object) -> None:
-        if self._live and not self._quiet:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+        if self.is_live:
+            self.draw(f"hotlap: {words}")
+        elif not self._quiet:
+            print(f"hotlap: {visible(words)}", file=sys.stderr, flush=True)
 
 
 def _write(path: Path | None, make: Callable[[], str]) -> None:

@@ -1,38 +1,59 @@
-"""A live line on stderr while the command runs; shows nothing when stderr is not a terminal."""
+"""Live lines on stderr, drawn over themselves; they show nothing when stderr is not a terminal."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import time
-from types import TracebackType
+from typing import TypeVar
 
 from hotlap.records.progress import STATE_NAMES, TIMING, Progress
+from hotlap.records.visible import visible
 
 EVERY = 0.25  # seconds: the line shares the terminal with the command's own output
+Line = TypeVar("Line", bound="StatusLine")
 
 
-class LiveLine:
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled and sys.stderr.isatty()
+class StatusLine:
+    def __init__(self, enabled: bool, every: float = EVERY) -> None:
+        self.is_live, self._every = enabled and sys.stderr.isatty(), every
         self._last = 0.0
         self._drawn = False
-        self._timing_since: float | None = None
 
-    def __enter__(self) -> LiveLine:
+    def __enter__(self: Line) -> Line:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._clear()
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def is_due(self) -> bool:
+        return self.is_live and time.monotonic() - self._last >= self._every
+
+    def draw(self, text: str) -> None:
+        if not self.is_due():
+            return
+        self._last = time.monotonic()
+        width = shutil.get_terminal_size().columns - 1
+        # Back to the first column afterwards: the command's next line overwrites ours.
+        sys.stderr.write(f"\r\x1b[2K\x1b[2m{visible(text)[:width]}\x1b[0m\r")
+        sys.stderr.flush()
+        self._drawn = True
+
+    def clear(self) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._drawn = False
+
+
+class LiveLine(StatusLine):
+    """Shows how far the command is."""
+
+    _timing_since: float | None = None
 
     def update(self, stage: str, progress: Progress | None, elapsed: float) -> None:
-        now = time.monotonic()
-        if not self._enabled or now - self._last < EVERY:
-            return
-        self._last = now
-        self._draw(self.text(stage, progress, elapsed, now))
+        if self.is_due():
+            self.draw(self.text(stage, progress, elapsed, time.monotonic()))
 
     def text(self, stage: str, progress: Progress | None, elapsed: float, now: float) -> str:
         what = "hotlap" if stage == "observing" else "hotlap, second run on one cached batch"
@@ -49,15 +70,3 @@ class LiveLine:
         if fraction <= 0.02 or spent < 0.5:
             return ""
         return f", {spent / fraction - spent:.0f} s left"
-
-    def _draw(self, text: str) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        # Back to the first column afterwards: the command's next line overwrites ours.
-        sys.stderr.write(f"\r\x1b[2K\x1b[2m{text[:width]}\x1b[0m\r")
-        sys.stderr.flush()
-        self._drawn = True
-
-    def _clear(self) -> None:
-        if self._drawn:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()

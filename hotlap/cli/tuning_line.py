@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import time
 from pathlib import Path
-from types import TracebackType
 
+from hotlap.cli.live import StatusLine
 from hotlap.records.figures import number, times
 from hotlap.records.trial import TrialStage
 from hotlap.records.verdict import Decision, Verdict
@@ -15,7 +13,6 @@ from hotlap.records.visible import visible
 from hotlap.workflows.tune import TuneResult
 from hotlap.workflows.tune.book import Activity, Watcher
 
-EVERY = 0.25  # seconds
 WORDS = {
     TrialStage.NOISE: "the baseline against itself",
     TrialStage.ALONE: "alone",
@@ -26,32 +23,15 @@ WORDS = {
 MARKS = {Decision.KEEP: "kept", Decision.REJECT: "not kept", Decision.INCONCLUSIVE: "inconclusive"}
 
 
-class TuningLine(Watcher):
+class TuningLine(StatusLine, Watcher):
     """A live line on a terminal; elsewhere one line per verdict only."""
 
     def __init__(self, quiet: bool) -> None:
+        super().__init__(enabled=not quiet)
         self._quiet = quiet
-        self._live = sys.stderr.isatty() and not quiet
-        self._last = 0.0
-        self._drawn = False
-
-    def __enter__(self) -> TuningLine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._clear()
 
     def doing(self, doing: Activity) -> None:
-        now = time.monotonic()
-        if not self._live or now - self._last < EVERY:
-            return
-        self._last = now
-        width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r\x1b[2K\x1b[2m{visible(text(doing))[:width]}\x1b[0m\r")
-        sys.stderr.flush()
-        self._drawn = True
+        self.draw(text(doing))
 
     def judged(self, verdict: Verdict) -> None:
         self._say(verdict_line(verdict))
@@ -64,14 +44,8 @@ class TuningLine(Watcher):
 
     def _say(self, line: str) -> None:
         if not self._quiet:
-            self._clear()
+            self.clear()
             print(visible(line), file=sys.stderr, flush=True)
-
-    def _clear(self) -> None:
-        if self._drawn:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
-            self._drawn = False
 
 
 def text(doing: Activity) -> str:
