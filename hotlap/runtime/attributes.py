@@ -22,7 +22,7 @@ class Attributes:
     def changed(self) -> frozenset[str]:
         """Return the names of the attributes that have changed."""
         now, before = self._live, self._before
-        filled = {id(container) for container, contents in self._contents if not _alike(container, contents)}
+        filled = {id(container) for container, contents in self._contents if not holds_the_same(container, contents)}
         names = (
             name for name in {**before, **now} if now.get(name) is not before.get(name) or id(now.get(name)) in filled
         )
@@ -36,13 +36,17 @@ class Attributes:
             if name not in live or live[name] is not value:
                 live[name] = value
         for container, contents in self._contents:
-            if not _alike(container, contents):
-                container.clear()
-                (container.update if isinstance(container, dict | set) else container.extend)(contents)
+            refill(container, contents)
 
 
-def _alike(left: Any, right: Any) -> bool:
+def holds_the_same(container: Any, contents: Any) -> bool:
     """Return whether both containers hold the very same objects."""
-    if len(left) != len(right) or not all(map(is_, left, right)):
+    if len(container) != len(contents) or not all(map(is_, container, contents)):
         return False
-    return not isinstance(left, dict) or all(map(is_, left.values(), right.values()))
+    return not isinstance(container, dict) or all(map(is_, container.values(), contents.values()))
+
+
+def refill(container: Any, contents: Any) -> None:
+    if not holds_the_same(container, contents):
+        container.clear()
+        (container.update if isinstance(container, dict | set) else container.extend)(contents)

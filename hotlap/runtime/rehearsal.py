@@ -6,8 +6,6 @@ one forward and backward pass and a copy of the gradients, once.
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +15,7 @@ from typing import Any
 
 from hotlap.loading.generators import access
 from hotlap.runtime.attributes import Attributes
+from hotlap.runtime.host_streams import HostStreams
 from hotlap.runtime.other_threads import why_not_alone
 from hotlap.runtime.silence import silenced
 
@@ -156,16 +155,13 @@ def _no_trace(torch: Any, module: Any) -> Iterator[None]:
 
 @contextmanager
 def _random_states(torch: Any, module: Any) -> Iterator[None]:
-    numpy = sys.modules.get("numpy")
-    python, numpys = random.getstate(), numpy.random.get_state() if numpy else None
+    streams = HostStreams()
     devices = sorted({parameter.device.index for parameter in module.parameters() if parameter.device.type == "cuda"})
     try:
         with torch.random.fork_rng(devices=devices):
             yield
     finally:
-        random.setstate(python)
-        if numpy:
-            numpy.random.set_state(numpys)
+        streams.put_back()
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import random
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,6 +11,7 @@ from typing import Any
 from hotlap.catalog.activation_checkpointing.blocks import repeated
 from hotlap.runtime.attributes import Attributes
 from hotlap.runtime.forward_reads import Readings
+from hotlap.runtime.host_streams import HostStreams
 from hotlap.runtime.rehearsal import RehearsalResult, compiled, hooked, own_buffers, parallel, rehearse
 from hotlap.runtime.site import Original, Site
 
@@ -151,26 +150,3 @@ def _second_time(block: Any, streams: HostStreams) -> Iterator[None]:
     finally:
         for attributes in held:
             attributes.restore()
-
-
-class HostStreams:
-    """A snapshot of Python's and NumPy's random streams. Torch restores its own by itself, and no others."""
-
-    def __init__(self) -> None:
-        self._numpy = sys.modules.get("numpy")
-        self._python_state = random.getstate()
-        self._numpy_state = None if self._numpy is None else self._numpy.random.get_state()
-
-    @contextmanager
-    def as_they_were(self) -> Iterator[None]:
-        now = HostStreams()
-        self._put_back()
-        try:
-            yield
-        finally:
-            now._put_back()
-
-    def _put_back(self) -> None:
-        random.setstate(self._python_state)
-        if self._numpy is not None:
-            self._numpy.random.set_state(self._numpy_state)

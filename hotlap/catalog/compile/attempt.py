@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from hotlap.runtime.attributes import Attributes
+from hotlap.runtime.host_streams import HostStreams
 
 NEAR, NEAR_IN_HALF = 1e-2, 1e-1  # of the largest element: rounding is far less, a different dropout mask far more
 FEWEST = 2.0  # operations a graph, on average; below that the breaks between graphs cost more than they save
@@ -28,17 +27,12 @@ class Before:
         self._torch = torch
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
         self._attributes = [Attributes(submodule) for submodule in module.modules()]
-        self._streams = self._now()
+        self._streams, self._on_host = self._now(), HostStreams()
 
     def _now(self) -> list[Any]:
-        torch, numpy = self._torch, sys.modules.get("numpy")
+        torch = self._torch
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        return [
-            torch.get_rng_state(),
-            torch.cuda.get_rng_state() if cuda else None,
-            random.getstate(),
-            None if numpy is None else numpy.random.get_state(),
-        ]
+        return [torch.get_rng_state(), torch.cuda.get_rng_state() if cuda else None, *HostStreams().states]
 
     def moved(self) -> Any:
         """Return the state of the random streams if any of them has moved, else None."""
@@ -49,13 +43,11 @@ class Before:
         return now if now != then else None
 
     def undo(self) -> None:
-        torch, (host, device, python, numpy) = self._torch, self._streams
+        torch, (host, device, *_) = self._torch, self._streams
         torch.set_rng_state(host)
         if device is not None:
             torch.cuda.set_rng_state(device)
-        random.setstate(python)
-        if numpy is not None:
-            sys.modules["numpy"].random.set_state(numpy)
+        self._on_host.put_back()
         with torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-import random
-import sys
-from collections import deque
 from operator import attrgetter, is_
 from typing import Any
 
 from hotlap.catalog.cuda_graphs.rules import why_not_hooks
+from hotlap.runtime.attributes import CONTAINERS, holds_the_same, refill
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forward_reads import Readings
+from hotlap.runtime.host_streams import HostStreams
 from hotlap.runtime.recomputed_weights import recomputed_names
 
 PLAIN = (int, float, bool, str, type(None))
-CONTAINERS = (list, dict, set, deque)
 FOR_GOOD = 3  # calls in a row
 
 _trained: Any = attrgetter("requires_grad")
@@ -101,18 +99,17 @@ class Traces:
             if isinstance(value, CONTAINERS)
         ]
         self._recomputed = {id(vars(submodule)): recomputed_names(submodule) for submodule in module.modules()}
-        self._streams = (random.getstate(), self._numpy(), torch.get_rng_state())
+        self._streams, self._of_torch = HostStreams(), torch.get_rng_state()
 
     def why_not(self) -> str | None:
         for held, names in self._attributes:
             for name in {*held, *names} - self._recomputed.get(id(held), frozenset()):
                 if name not in held or name not in names or not _same(held[name], names[name]):
                     return f"forward changes the attribute {name} of the module, which a replay would not"
-        if not all(_holds_the_same(value, before) for value, before in self._contents):
+        if not all(holds_the_same(value, before) for value, before in self._contents):
             return "forward changes a list or dictionary of the module, which a replay would not"
-        python, _, host = self._streams
-        drawn = repr(self._numpy()) != repr(self._streams[1]) or random.getstate() != python
-        if drawn or (self._own_stream and not self._torch.equal(self._torch.get_rng_state(), host)):
+        drawn = self._own_stream and not self._torch.equal(self._torch.get_rng_state(), self._of_torch)
+        if drawn or self._streams.have_moved():
             return "forward draws random numbers on the host"
         return None
 
@@ -123,31 +120,13 @@ class Traces:
             for name in held.keys() - names.keys():
                 del held[name]
         for value, before in self._contents:
-            _refill(value, before)
-        random.setstate(self._streams[0])
-        self._torch.set_rng_state(self._streams[2])
-        if self._streams[1] is not None:
-            sys.modules["numpy"].random.set_state(self._streams[1])
-
-    def _numpy(self) -> Any:
-        numpy = sys.modules.get("numpy")
-        return None if numpy is None else numpy.random.get_state()
+            refill(value, before)
+        self._streams.put_back()
+        self._torch.set_rng_state(self._of_torch)
 
 
 def _same(value: Any, before: Any) -> bool:
     return value is before or (isinstance(value, PLAIN) and type(value) is type(before) and bool(value == before))
-
-
-def _holds_the_same(value: Any, before: Any) -> bool:
-    if len(value) != len(before) or not all(map(is_, value, before)):
-        return False
-    return not isinstance(value, dict) or all(map(is_, value.values(), before.values()))
-
-
-def _refill(value: Any, before: Any) -> None:
-    if not _holds_the_same(value, before):
-        value.clear()
-        (value.update if isinstance(value, dict | set) else value.extend)(before)
 
 
 class Snapshot:
