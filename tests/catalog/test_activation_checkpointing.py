@@ -6,8 +6,7 @@ from catalog.compute_models import ROWS, Block, Blocks, mlp, train
 from torch import nn
 
 import hotlap
-from hotlap.catalog.activation_checkpointing.apply import is_short
-from hotlap.catalog.activation_checkpointing.blocks import repeated
+from hotlap.catalog.activation_checkpointing.apply import is_short, repeated
 
 
 @pytest.fixture(autouse=True)

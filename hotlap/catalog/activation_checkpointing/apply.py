@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from hotlap.catalog.activation_checkpointing.blocks import repeated
 from hotlap.runtime.attributes import Attributes
 from hotlap.runtime.forward_reads import Readings
 from hotlap.runtime.host_streams import HostStreams
@@ -35,6 +35,24 @@ def _consider(site: Site, root: Any, all_blocks: Blocks) -> None:
         site.refused(reason)
     else:
         site.stand_in_for(root, FirstCall(all_blocks, blocks).call)
+
+
+def repeated(torch: Any, root: Any) -> list[Any]:
+    """Return the outermost blocks of one class in a container; blocks inside a block are computed again with it."""
+    found: list[Any] = []
+    _collect(torch, root, found)
+    return found
+
+
+def _collect(torch: Any, module: Any, found: list[Any]) -> None:
+    children = [child for child in module.children() if any(True for _ in child.parameters())]
+    count = Counter(type(child) for child in children if any(True for _ in child.children()))
+    container = isinstance(module, torch.nn.Sequential | torch.nn.ModuleList)
+    for child in children:
+        if container and count[type(child)] >= 2:
+            found.append(child)
+        else:
+            _collect(torch, child, found)
 
 
 def _enough_memory(site: Site, root: Any) -> str | None:
