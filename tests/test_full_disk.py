@@ -89,12 +89,8 @@ def test_reports_a_record_that_cannot_be_written_and_keeps_the_exit_code(record,
     monkeypatch.setattr(private, "write_text", full)
     options = workflow.ProfileOptions(
         command=tuple(warmed([sys.executable, str(tmp_path / "train.py"), str(own)])),
-        steps=None,
-        warmup=None,
         max_seconds=60.0,
         full=True,
-        ceiling=False,
-        trace=False,
         run_dir=tmp_path / "kept",
     )
     with pytest.raises(RunFolderUnwritable, match=r"No space left on device.*--run-dir") as caught:

@@ -38,12 +38,12 @@ OnStage = Callable[[str, Progress | None, float], None]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileOptions:
     command: tuple[str, ...]
-    steps: int | None
-    warmup: int | None
+    steps: int | None = None
+    warmup: int | None = None
     max_seconds: float
-    full: bool
-    ceiling: bool
-    trace: bool
+    full: bool = False
+    ceiling: bool = False
+    trace: bool = False
     run_dir: Path | None
     early: str | None = None  # as in Session
     quiet: bool = False  # hide what the command prints
