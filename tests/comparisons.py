@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from scripted_runner import ScriptedRunner
+
 from hotlap.errors import HotlapError
 from hotlap.records.comparison import Side
-from hotlap.trial.scripted_runner import ScriptedRunner
 from hotlap.workflows.compare.by_turns import Arm, Means
 from hotlap.workflows.compare.speeds import Options
 from tests.observations import observation

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from observations import observation
+from scripted_runner import ScriptedRunner, falling_losses
 from tunes import COMMAND, begun, candidate, gains, go_on, one_rule_judge, screened
 
 from hotlap import store
@@ -28,7 +29,6 @@ from hotlap.records.trial import EndReason, MetricValue
 from hotlap.records.tune_record import Metric, TuneRecord
 from hotlap.report.tune import rows as tune_rows
 from hotlap.report.tune.coverage import not_covered
-from hotlap.trial.scripted_runner import ScriptedRunner, falling_losses
 from hotlap.workflows.tune.book import Watcher
 from hotlap.workflows.tune.length import length
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from observations import observation
+from scripted_runner import ScriptedRunner
 
 from hotlap import store
 from hotlap.plan import signature
@@ -17,7 +18,6 @@ from hotlap.records.plan import Choice, Circumstances, Risk
 from hotlap.records.trial import Trial
 from hotlap.records.tune_record import Candidate, Metric, Screening, TuneRecord, TuneRequest
 from hotlap.records.verdict import Decision, Gate, Speed, Verdict
-from hotlap.trial.scripted_runner import ScriptedRunner
 from hotlap.workflows import tune as tuning
 from hotlap.workflows.tune.book import Watcher
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from observations import loader, machine, model, observation
+from scripted_runner import ScriptedRunner
 from tunes import COMMAND, begun, candidate, gains, go_on
 
 from hotlap import store
@@ -23,7 +24,6 @@ from hotlap.plan.candidates import candidates
 from hotlap.process import tree
 from hotlap.records.plan import Risk
 from hotlap.records.tune_record import TuneRecord, TuneRequest
-from hotlap.trial.scripted_runner import ScriptedRunner
 from hotlap.workflows import profile as profiling
 from hotlap.workflows import tune as tuning
 from hotlap.workflows.tune.book import Activity, Watcher
