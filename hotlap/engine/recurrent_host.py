@@ -241,17 +241,6 @@ class HostGRU(nn.GRU):
         return by_row(self, x), torch.stack(lasts)
 
 
-def use_host_layers(model: nn.Module) -> int:
-    """Let every plain nn.LSTM and nn.GRU of the model compute this way on a CPU; parameters and names stay the same.
-
-    Return how many there are. On other devices, with other options and for packed sequences torch computes them.
-    """
-    chosen = list(plain_layers(model))
-    for layer in chosen:
-        become_ours(layer)
-    return len(chosen)
-
-
 OURS: dict[type[nn.Module], type[nn.RNNBase]] = {nn.LSTM: HostLSTM, nn.GRU: HostGRU}
 UNTRACED: set[type[nn.RNNBase]] = set()
 

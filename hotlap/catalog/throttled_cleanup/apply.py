@@ -10,7 +10,7 @@ from hotlap.catalog.throttled_cleanup.lines import CleanupLine, CleanupLines
 from hotlap.catalog.throttled_cleanup.memory import Memory
 from hotlap.runtime.site import Original, Site
 
-MEMORY, ALL = "memory", "all"
+ALL = "all"  # the value with which waiting for the device is skipped too
 SHORT = 0.1  # of the device's memory: with less free, memory that torch caches may be needed elsewhere
 
 

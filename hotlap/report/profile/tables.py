@@ -10,6 +10,7 @@ from hotlap.records.observation import BACKWARD, DATA, SPAN_PREFIX, Observation
 from hotlap.report.shared.figures import percent, short_path
 from hotlap.report.shared.parts import Column, Table
 
+LONGEST_KERNEL = 60  # characters
 MOST_SYNCS, MOST_LINES, MOST_KERNELS, MOST_FINDINGS, MOST_COPIES, MOST_WRITTEN = 8, 6, 6, 8, 4, 8
 
 
@@ -195,10 +196,10 @@ def kernels(observation: Observation) -> Table:
     )
 
 
-def short_kernel(name: str, most: int = 60) -> str:
-    """Shorten a C++ kernel name: no return type, no torch namespaces, at most `most` characters of template."""
+def short_kernel(name: str) -> str:
+    """Shorten a C++ kernel name: no return type, no torch namespaces, and not all of its template."""
     short = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
-    return short if len(short) <= most else short[: most - 1] + "…"
+    return short if len(short) <= LONGEST_KERNEL else short[: LONGEST_KERNEL - 1] + "…"
 
 
 def ranks(observation: Observation) -> Table:

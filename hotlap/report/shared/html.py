@@ -53,10 +53,10 @@ def paragraph(words: str, style: str = "") -> str:
     return f"<p{_styled(style)}>{text(words)}</p>" if words else ""
 
 
-def bullets(items: Iterable[str], ordered: bool = False, style: str = "") -> str:
+def bullets(items: Iterable[str], ordered: bool = False) -> str:
     inside = "".join(f"<li>{text(item)}</li>" for item in items)
     tag = "ol" if ordered else "ul"
-    return f"<{tag}{_styled(style)}>{inside}</{tag}>" if inside else ""
+    return f"<{tag}>{inside}</{tag}>" if inside else ""
 
 
 def titled(title: str, inside: str) -> str:

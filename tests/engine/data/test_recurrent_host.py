@@ -9,7 +9,7 @@ from torch import nn
 
 from hotlap.engine import recurrent_host
 from hotlap.engine.recurrent import fast_layers
-from hotlap.engine.recurrent_host import HostGRU, HostLSTM, use_host_layers
+from hotlap.engine.recurrent_host import HostGRU, HostLSTM, become_ours, plain_layers
 
 KINDS = [nn.LSTM, nn.GRU]
 
@@ -18,7 +18,7 @@ def twins(kind, *args, **options):
     torch.manual_seed(0)
     plain = kind(*args, **options).double()
     ours = copy.deepcopy(plain)
-    assert use_host_layers(ours) == 1
+    become_ours(ours)
     return plain, ours
 
 
@@ -111,8 +111,11 @@ def test_conversion_preserves_parameters_copies_and_pickles_and_skips_subclasses
 
     model = nn.ModuleDict({"a": nn.LSTM(3, 5), "b": nn.GRU(3, 5), "c": Own(3, 5)})
     before = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
-    assert use_host_layers(model) == 2
-    assert use_host_layers(model) == 0
+    layers = list(plain_layers(model))
+    assert layers == [model["a"], model["b"]]
+    for layer in layers:
+        become_ours(layer)
+    assert not list(plain_layers(model))
     assert {name: parameter.data_ptr() for name, parameter in model.named_parameters()} == before
     assert isinstance(model["a"], HostLSTM)
     assert isinstance(model["b"], HostGRU)
@@ -126,7 +129,7 @@ def test_conversion_preserves_parameters_copies_and_pickles_and_skips_subclasses
 def test_low_precision_is_left_to_torch():
     plain = nn.GRU(3, 5)
     ours = copy.deepcopy(plain)
-    use_host_layers(ours)
+    become_ours(ours)
     x = torch.randn(4, 2, 3)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(ours(x)[0], plain(x)[0])
