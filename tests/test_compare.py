@@ -25,7 +25,7 @@ from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.trial import EndReason, TrialStage
 from hotlap.report.compare import page as compare_page
 from hotlap.trial.runner import Spec
-from hotlap.workflows.compare import by_turns, speeds
+from hotlap.workflows.compare import by_turns
 from hotlap.workflows.compare.by_turns import Arm, Means, compare_arms
 from hotlap.workflows.compare.speeds import compare_runs, judge, trial_of
 from tests.comparisons import Scripted, arms, made_repository, options
@@ -373,4 +373,4 @@ def test_user_text_is_escaped_in_markdown(tmp_path):
     made = compared(tmp_path, Scripted(0.1))
     odd = replace(made, base=replace(made.base, name="a|b <i>"), why="<b>x</b> | y")
     assert r"\<b\>x\</b\> \| y" in compare_page.markdown(odd)
-    assert speeds.machine_line(observation()).startswith("AMD EPYC 9354")
+    assert observation().machine.summary.startswith("AMD EPYC 9354")

@@ -78,7 +78,7 @@ def _workers_advice(step: Step, loader: Loader) -> str:
     if not changes:
         return f"{cheaper} ({_cores(step)} allow no more than {limit} workers)"
     advice = f"set {', '.join(changes)} on the DataLoader"
-    if loader.workers and not loader.persistent_workers and _restarts(loader):
+    if loader.workers and not loader.persistent_workers and loader.is_restarted:
         advice += " (its workers are restarted every epoch)"
     if loader.dataset_kind == "iterable" and workers > loader.workers:
         advice += ", with the stream split by get_worker_info() (otherwise every worker repeats all of it)"
@@ -89,7 +89,7 @@ def _workers_advice(step: Step, loader: Loader) -> str:
 
 def _arguments(step: Step, loader: Loader, workers: int) -> list[str]:
     changes = [f"num_workers={workers}"] if workers > loader.workers else []
-    if workers and not loader.persistent_workers and (changes or _restarts(loader)):
+    if workers and not loader.persistent_workers and (changes or loader.is_restarted):
         changes.append("persistent_workers=True")
     if changes and step.cuda and not loader.pin_memory:
         changes.append("pin_memory=True")
@@ -114,13 +114,6 @@ def _cores(step: Step) -> str:
 def _fetch_us(step: Step) -> float | None:
     samples = step.observation.samples_per_step
     return step.ms(DATA) * 1000 / samples if samples else None
-
-
-def _restarts(loader: Loader) -> bool:
-    """Return whether the loader started a second epoch; its length counts samples, not batches."""
-    if not loader.length or not loader.batch_size:
-        return False
-    return loader.batches > math.ceil(loader.length / loader.batch_size)
 
 
 def copies(step: Step) -> Iterator[Finding]:

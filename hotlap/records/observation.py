@@ -6,6 +6,7 @@ micro-batches of an accumulation form one step. Shares are fractions of the wind
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -72,6 +73,13 @@ class Loader:
     sampler: str
     start_method: str | None
     batches: int  # fetched while observed
+
+    @property
+    def is_restarted(self) -> bool:
+        """Whether a second epoch has begun; the length counts samples, not batches."""
+        if not self.length or not self.batch_size:
+            return False
+        return self.batches > math.ceil(self.length / self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,6 +206,11 @@ class Machine:
     cuda: str | None
     cudnn: str | None
     versions: Mapping[str, str]  # numpy, lightning, accelerate, transformers, ... as found
+
+    @property
+    def summary(self) -> str:
+        gpu = f", {self.gpus} × {self.gpu}" if self.gpu else ""
+        return f"{self.cpu}, {self.cores} cores{gpu}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from hotlap.trial.order import SCRATCH
 from hotlap.trial.runner import BASE, NEW, Runner, Spec
 from hotlap.workflows import profile as profiling
 from hotlap.workflows.compare import worktrees
-from hotlap.workflows.compare.speeds import Options, comparison_of, judge, machine_line, trial_of
+from hotlap.workflows.compare.speeds import Options, comparison_of, judge, trial_of
 
 LOOKS = (3, 5, 8)  # processes per arm after which to judge; every further look is another chance to be wrong
 MEASURED_SECONDS = 5.0  # of steps per process
@@ -112,11 +112,7 @@ def local_means(run: store.Run, options: Options, say: OnWord) -> Means:
         request = profiling.ProfileOptions(
             command=arm.side.command,
             steps=options.steps,
-            warmup=None,
             max_seconds=min(300.0, options.budget_seconds),
-            full=False,
-            ceiling=False,
-            trace=False,
             run_dir=_root(options),
             early=EARLY,
             quiet=True,
@@ -209,7 +205,7 @@ class _Turns:
             self._seen.append(seen)
             self._runners.append(self._means.runner(arm, seen))
             self._sides[i] = replace(arm.side, profile=profile, samples_per_step=seen.samples_per_step)
-            self._machine = self._machine or machine_line(seen)
+            self._machine = self._machine or seen.machine.summary
         return None
 
     def _take_turns(self, before: int, processes: int) -> str | None:

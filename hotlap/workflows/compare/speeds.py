@@ -149,9 +149,8 @@ def _saved_samples(run: store.Run) -> _SideSamples:
         raise NotComparable(f"{run.id} has no measured steps; compare runs of hotlap tune or hotlap profile")
     if not samples:
         raise NotComparable(f"{run.id} measured no step; run it again: hotlap profile {' '.join(command)}")
-    return _SideSamples(
-        side=Side(name=run.id, command=command), samples=samples, machine=machine_line(seen) if seen else machine
-    )
+    machine = seen.machine.summary if seen else machine
+    return _SideSamples(side=Side(name=run.id, command=command), samples=samples, machine=machine)
 
 
 def _as_written(tuned: TuneRecord) -> tuple[Sample, ...]:
@@ -169,35 +168,28 @@ def _profiled(seen: Observation) -> tuple[Sample, ...]:
     )
     if not blocks:
         return ()
-    return (replace(_empty_sample(0, BASE), ended=EndReason.MEASURED, blocks=blocks, losses=seen.losses),)
-
-
-def _empty_sample(number: int, arm: str) -> Sample:
-    return Sample(
-        number=number,
-        arm=arm,
-        choices=(),
-        seed_shift=0,
-        ended=EndReason.NEVER_STEPPED,
-        why="",
-        warmup_steps=0,
-        warmup_seconds=0.0,
-        startup_seconds=0.0,
-        blocks=(),
-        losses=(),
-        readings=(),
-        outcomes=(),
-        host_mb=None,
-        device_mb=None,
-        seconds=0.0,
+    return (
+        Sample(
+            number=0,
+            arm=BASE,
+            choices=(),
+            seed_shift=0,
+            ended=EndReason.MEASURED,
+            why="",
+            warmup_steps=0,
+            warmup_seconds=0.0,
+            startup_seconds=0.0,
+            blocks=blocks,
+            losses=seen.losses,
+            readings=(),
+            outcomes=(),
+            host_mb=None,
+            device_mb=None,
+            seconds=0.0,
+        ),
     )
 
 
 def _same_machine(first: str, second: str, base: str, new: str) -> None:
     if first != second:
         raise NotComparable(f"{base} and {new} were measured on different machines ({first}; {second})")
-
-
-def machine_line(seen: Observation) -> str:
-    gpu = f", {seen.machine.gpus} × {seen.machine.gpu}" if seen.machine.gpu else ""
-    return f"{seen.machine.cpu}, {seen.machine.cores} cores{gpu}"

@@ -101,12 +101,7 @@ def _profile_options(
 ) -> profiling.ProfileOptions:
     return profiling.ProfileOptions(
         command=request.command,
-        steps=None,
-        warmup=None,
         max_seconds=_observing_seconds(request),
-        full=False,
-        ceiling=False,
-        trace=False,
         run_dir=run_dir,
         early=EARLY,
         on_created=created,
@@ -126,7 +121,7 @@ def begin_record(request: TuneRequest, run: store.Run, seen: Observation, spent:
             torch=seen.machine.torch,
             hardware=_hardware(seen.machine),
         ),
-        machine=_machine(seen.machine),
+        machine=seen.machine.summary,
         versions=(("python", seen.machine.python), ("torch", seen.machine.torch), *seen.machine.versions.items()),
         candidates=found.found,
         not_tried=found.not_tried,
@@ -139,11 +134,6 @@ def begin_record(request: TuneRequest, run: store.Run, seen: Observation, spent:
         epoch_steps=epoch_length(seen),
         observing_seconds=spent,
     )
-
-
-def _machine(machine: Machine) -> str:
-    gpu = f", {machine.gpus} × {machine.gpu}" if machine.gpu else ""
-    return f"{machine.cpu}, {machine.cores} cores{gpu}"
 
 
 def _hardware(machine: Machine) -> str:
