@@ -15,7 +15,8 @@ from hotlap.errors import RunFolderUnwritable
 from hotlap.records import private
 from hotlap.workflows import profile as workflow
 
-FULL = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))\n"
+# Python would save what it compiles up to the limit, and read it the next time
+FULL = "import resource, sys\nsys.dont_write_bytecode = True\nresource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))\n"
 TRAIN = """
 import sys
 import torch
