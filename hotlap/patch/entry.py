@@ -18,7 +18,7 @@ from typing import Any
 from hotlap.patch.ending import forget_the_program
 from hotlap.patch.forks import never_free, watch_registrations
 from hotlap.patch.imports import when_imported
-from hotlap.patch.voice import speak_to
+from hotlap.patch.voice import say, speak_to
 from hotlap.records import private
 from hotlap.records.codec import from_json
 from hotlap.records.session import Session
@@ -106,8 +106,11 @@ def note(session: Session, kind: str, text: str) -> None:
 
 
 def _torch_imported(torch: Any, session: Session) -> None:
-    from hotlap.patch.guard import Guard
-
+    try:
+        from hotlap.patch.guard import Guard
+    except Exception as error:  # noqa: BLE001 the program may keep Python from importing, and its own import goes on
+        say(f"cannot enter {sys.executable} ({type(error).__name__}: {error}); it runs without hotlap")
+        return
     Guard(Path(session.folder)).run("entering the process", _open, torch, session)
 
 
@@ -201,8 +204,6 @@ def _last_words(session: Session) -> None:
     """Say why nothing was applied, if so; a program that failed has said enough itself."""
     if session.quiet or os.getpid() != session.speaker or hasattr(sys, "last_value"):
         return
-    from hotlap.patch.voice import say
-
     folder = Path(session.folder)
     with suppress(OSError):
         problems = [path.read_text(encoding="utf-8").strip() for path in sorted(folder.glob(f"{PROBLEM}-*.txt"))]

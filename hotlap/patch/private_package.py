@@ -95,6 +95,22 @@ class _Loader(_external.SourceFileLoader):  # type: ignore[misc]
         _codes.append(code)
         return code
 
+    def set_data(self, path: str, data: bytes, *, _mode: int = 0o666) -> None:
+        """Save bytecode whole or not at all.
+
+        On a full disk, or where the program limits the size of files, Python would save a part of it, and neither this
+        program nor any later one could import the module.
+        """
+        draft = f"{path}.{os.getpid()}"
+        super().set_data(draft, data, _mode=_mode)
+        try:
+            if os.stat(draft).st_size == len(data):  # noqa: PTH116 pathlib is not loaded yet
+                os.replace(draft, path)  # noqa: PTH105
+            else:
+                os.unlink(draft)  # noqa: PTH108
+        except OSError:
+            return  # it could not be written
+
     def exec_module(self, module: ModuleType) -> None:
         vars(module)["__builtins__"] = _BUILTINS
         super().exec_module(module)

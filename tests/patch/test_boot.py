@@ -307,3 +307,38 @@ def test_user_modules_do_not_shadow_standard_modules_that_hotlap_needs(session, 
     (tmp_path / "train.py").write_text(theirs + ours + theirs if order == "theirs first" else ours + theirs + ours)
     process = python(str(tmp_path / "train.py"), env=environment(session, clean()))
     assert process.stdout.split() == (["theirs", "2", "theirs"] if order == "theirs first" else ["2", "theirs", "2"])
+
+
+BLOCKS = """
+import sys
+class Block:
+    def find_spec(self, name, path, target=None):
+        if "hotlap" in name:
+            raise ImportError("not on the list: " + name)
+sys.meta_path.insert(0, Block())
+import torch
+print("imported", torch.NAME)
+"""
+
+
+def test_a_program_that_blocks_imports_runs_without_hotlap(session, tmp_path):
+    (tmp_path / "torch.py").write_text("NAME = 'theirs'\n")
+    (tmp_path / "train.py").write_text(BLOCKS)
+    ran = python("train.py", env=environment(session, clean()), cwd=tmp_path)
+    assert ran.stdout == "imported theirs\n"
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("hotlap: cannot enter")
+    assert "not on the list" in line
+
+
+def test_bytecode_is_saved_whole_or_not_at_all(tmp_path):
+    """On a full disk Python would save a part, and the module could never be imported again."""
+    limited = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "from hotlap.patch.private_package import _Loader\n"
+        "for size in (90, 200):\n"
+        "    _Loader('module', 'module.py').set_data(f'{sys.argv[1]}/{size}.pyc', bytes(size))\n"
+    )
+    python("-B", "-c", limited, str(tmp_path), env={**clean(), "PYTHONPATH": str(REPOSITORY)})
+    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("90.pyc", 90)]
