@@ -48,7 +48,7 @@ class Guard:
             return
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         try:
-            with (self.folder / FILE).open("a", encoding="utf-8") as file:
+            with private.unsignalled(), (self.folder / FILE).open("a", encoding="utf-8") as file:
                 private.tighten(file.fileno())
                 file.write(f"[pid {os.getpid()}] {what}\n{text}\n")
         except OSError:

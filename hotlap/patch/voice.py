@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+from hotlap.records import private
 from hotlap.records.visible import visible
 
 STDERR = 2
@@ -56,7 +54,7 @@ def say(*lines: str) -> None:
 def _write(text: bytes) -> None:
     """Write as long as somebody reads; what fits into a pipe that can be written to is taken without waiting."""
     left = memoryview(text)
-    with _no_sigpipe():
+    with private.unsignalled():
         while left and _is_read():
             left = left[os.write(STDERR, left[: select.PIPE_BUF]) :]
 
@@ -65,18 +63,3 @@ def _is_read() -> bool:
     stream = select.poll()
     stream.register(STDERR, select.POLLOUT)
     return [event for _, event in stream.poll(0)] == [select.POLLOUT]
-
-
-@contextmanager
-def _no_sigpipe() -> Iterator[None]:
-    """Take away the SIGPIPE that a write in this thread causes; a SIGPIPE that the program blocks itself is left."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
-        try:
-            yield
-        except BrokenPipeError:
-            if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
-                signal.sigwait({signal.SIGPIPE})
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -6,14 +6,17 @@ In the program's process this replaces Path.write_text, which would follow the p
 from __future__ import annotations
 
 import os
+import signal
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FOLDER, FILE = 0o700, 0o600
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MOST_LINKS = 40  # the limit of Linux
 ROOT = 0
+OF_WRITES = frozenset({signal.SIGPIPE, signal.SIGXFSZ})  # the second where a file would exceed the program's limit
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
@@ -49,9 +52,28 @@ def write_text(path: Path, text: str) -> None:
 
 def write(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE)
-    with os.fdopen(descriptor, "wb") as file:
+    with unsignalled(), os.fdopen(descriptor, "wb") as file:
         tighten(descriptor)
         file.write(data)
+
+
+@contextmanager
+def unsignalled() -> Iterator[None]:
+    """Take away the signal that a failed write in this thread causes, of which the program could die, or which it
+    could handle. A signal that the program blocks itself is left.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, OF_WRITES)
+        try:
+            yield
+        except OSError:
+            caused = OF_WRITES & signal.sigpending() - before
+            if caused:
+                signal.sigwait(caused)
+            raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def tighten(descriptor: int) -> None:

@@ -27,7 +27,7 @@ class Progress(NamedTuple):
 
 class ProgressWriter:
     def __init__(self, path: Path) -> None:
-        with path.open("wb+") as file:
+        with private.unsignalled(), path.open("wb+") as file:
             private.tighten(file.fileno())
             file.write(
                 bytes(_LAYOUT.size)
