@@ -12,6 +12,13 @@ from typing import Any
 WORD = 8
 LONG = 4 << 10  # bytes; zlib is faster on less
 PIECE = 1 << 20  # bytes per checksum
+WRITABLE = 0x200  # PyBUF_WRITE
+
+# Not an array type of ctypes: there would be one for each size, and a type is a cycle that the program's gc.collect()
+# would find and count.
+_memory_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
 
 
 def bytes_of(array: Any) -> memoryview:
@@ -41,13 +48,7 @@ def on_host(array: Any) -> bool:
 
 def _at(address: int, size: int) -> memoryview:
     """Return this memory, which the caller must keep alive. After tensor.numpy(), torch would refuse to resize it."""
-    import numpy
-
-    if not size:
-        return memoryview(b"")
-    memory: Any = (ctypes.c_ubyte * size).from_address(address)
-    whole: Any = numpy.frombuffer(memory, numpy.uint8)
-    return memoryview(whole)
+    return _memory_view(address, size, WRITABLE) if size else memoryview(b"")
 
 
 def _byte() -> Any:

@@ -257,16 +257,20 @@ def visit(dataset: Any, indices: Sequence[int]) -> list[Any]:
     return samples
 
 
-class _OfOneThread(type):
-    """A warning class that matches any warning of one thread; other threads and signal handlers warn as usual.
+class _OfThreads(type):
+    """A warning class that matches any warning of some threads; other threads and signal handlers warn as usual.
 
     So do files that are never closed: an error raised in a finaliser reaches nobody and is printed.
     """
 
-    thread: int
+    threads: list[int]  # several times where blocks nest
 
     def __subclasscheck__(cls, kind: type) -> bool:
-        return get_ident() == cls.thread and kind is not ResourceWarning and not is_in_handler()
+        return get_ident() in cls.threads and kind is not ResourceWarning and not is_in_handler()
+
+
+# One class for good: a class is a reference cycle, which the program's garbage collection would find and count.
+_FETCHING = _OfThreads("WarningOfTheseThreads", (), {"threads": []})
 
 
 @contextmanager
@@ -277,8 +281,9 @@ def warnings_raised() -> Iterator[None]:
     shown.
     """
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
-    always, filters = torch.is_warn_always_enabled(), warnings.filters
-    entry = ("error", None, _OfOneThread("WarningOfThisThread", (), {"thread": get_ident()}), None, 0)
+    always, filters, thread = torch.is_warn_always_enabled(), warnings.filters, get_ident()
+    entry = ("error", None, _FETCHING, None, 0)
+    _FETCHING.threads.append(thread)
     torch.set_warn_always(True)
     filters.insert(0, entry)  # type: ignore[attr-defined]
     try:
@@ -287,6 +292,7 @@ def warnings_raised() -> Iterator[None]:
     finally:
         if entry in filters:
             filters.remove(entry)  # type: ignore[attr-defined]
+        _FETCHING.threads.remove(thread)
         torch.set_warn_always(always)
 
 

@@ -17,6 +17,7 @@ from hotlap.errors import RecordUnreadable
 SCHEMA = 1
 NOT_FINITE = ("nan", "inf", "-inf")  # written as strings, since JSON has no such numbers
 Record = TypeVar("Record")
+_encoded = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 # Never written raw: surrogates, with which Python represents a file name that is not UTF-8, and characters that a
 # terminal would obey or hide.
 _ESCAPED = re.compile(
@@ -26,8 +27,21 @@ _ESCAPED = re.compile(
 
 def to_json(record: Any) -> str:
     """Write strict JSON: a NaN becomes the string "nan", which from_json reads back."""
-    text = json.dumps(_plain(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    text = _text(_plain(record)) + "\n"
     return _ESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def _text(value: Any, margin: str = "\n") -> str:
+    """Return what json.dumps does with indent=1, which leaves reference cycles behind that a program in whose process
+    we write would find with its garbage collector.
+    """
+    inner = f"{margin} "
+    if isinstance(value, dict) and value:
+        items = [f"{_encoded(key)}: {_text(item, inner)}" for key, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(items)}{margin}}}"
+    if isinstance(value, list) and value:
+        return f"[{inner}{f',{inner}'.join([_text(item, inner) for item in value])}{margin}]"
+    return repr(value) if type(value) in (int, float) else _encoded(value)
 
 
 def from_json(kind: type[Record], text: str, source: str, remedy: str = "run the command again") -> Record:
