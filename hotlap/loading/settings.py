@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from functools import lru_cache
 from types import ModuleType
@@ -18,7 +17,7 @@ MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a war
 
 def settings(torch: Any) -> tuple[Any, ...]:
     """Return the current settings. Called before each batch, so each takes microseconds at most."""
-    collate = torch.utils.data._utils.collate
+    collate, time = torch.utils.data._utils.collate, sys.modules["time"]  # not our copy: the zone may change
     return (
         warnings.showwarning,
         getattr(warnings, "_showwarnmsg_impl", None),

@@ -7,6 +7,8 @@ say `from hotlap.records import …`: Python uses the importing module's `__impo
 The standard library is shared with the program, unless the program has a module of the same name. Then the module that
 we imported is ours alone, and the program's `import statistics` finds its own.
 
+The program may also replace the clocks of `time`, so ours are those that it had at the start.
+
 When Python, warnings and logging look for the line to attribute something to, they skip files that look like parts of
 the import system. Code of ours that runs between two frames of the program is loaded with such a file name.
 
@@ -20,6 +22,7 @@ import _thread
 import builtins
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +72,14 @@ def _import(
     return _real_import(name, globals, locals, fromlist or (), level)
 
 
-_private: dict[str, ModuleType] = {}  # our own copies of modules
+def _copied(module: ModuleType) -> ModuleType:
+    copy = type(sys)(module.__name__)
+    vars(copy).update(vars(module))
+    return copy
+
+
+# Our own copies of modules. The clocks are those of now: a program may replace them, to stop or to count.
+_private: dict[str, ModuleType] = {"time": _copied(time)}
 _shared: set[str] = set()  # names of modules that we share with the program
 
 

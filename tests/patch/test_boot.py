@@ -342,3 +342,16 @@ def test_bytecode_is_saved_whole_or_not_at_all(tmp_path):
     )
     python("-B", "-c", limited, str(tmp_path), env={**clean(), "PYTHONPATH": str(REPOSITORY)})
     assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("90.pyc", 90)]
+
+
+def test_clocks_that_the_program_replaces_are_not_ours(session, tmp_path):
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "train.py").write_text(
+        "import sys, time\n"
+        "kept = time.perf_counter\n"
+        "time.perf_counter = lambda: print('counted')\n"
+        "import _hotlap_within.observe.messages as ours\n"
+        "print(ours.perf_counter is kept, sys.modules['time'] is time)\n"
+    )
+    ran = python("train.py", env=environment(session, clean()), cwd=tmp_path)
+    assert ran.stdout == "True True\n"
