@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import sys
 
 from hotlap.records import private
@@ -31,17 +32,43 @@ def speak_to(ours: tuple[int, ...]) -> None:
     _ours = ours
 
 
+def _to_a_new_line() -> str:
+    """Return what to write first so that our line does not continue one of the program's, as far as that is known."""
+    if _is_bar_drawn():
+        return "\n"
+    if not _ours:
+        return ""
+    try:
+        if os.isatty(STDERR):  # as shells do it: a line of blanks wraps, unless the cursor is at the start of its line
+            return " " * (os.get_terminal_size(STDERR).columns - 1) + "\r"
+        return "\n" * _is_line_begun()
+    except OSError:
+        return ""
+
+
 def _is_bar_drawn() -> bool:
-    """Return whether a tqdm progress bar occupies the current line, so that ours must start on a new one."""
+    """Return whether a tqdm progress bar occupies the current line."""
     bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", ())
     return any(not getattr(bar, "disable", True) for bar in list(bars))
+
+
+def _is_line_begun() -> bool:
+    """Return whether stderr is a file that ends in the middle of a line."""
+    status = os.fstat(STDERR)
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        return False
+    descriptor = os.open(f"/dev/fd/{STDERR}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, 1, status.st_size - 1) != b"\n"
+    finally:
+        os.close(descriptor)
 
 
 def say(*lines: str) -> None:
     """Write to the stream itself, not to the program's own sys.stderr, which is used only in a notebook."""
     if _ours and ears() != _ours:
         return
-    text = "\n" * _is_bar_drawn() + "".join(f"hotlap: {visible(line)}\n" for line in lines)
+    text = _to_a_new_line() + "".join(f"hotlap: {visible(line)}\n" for line in lines)
     try:
         if _ours:
             _write(text.encode("utf-8", "backslashreplace"))

@@ -69,3 +69,40 @@ while chunk := os.read(reading, 100_000):
 assert read == b"hotlap: " + b"y" * 10_000 + b"\\n"
 """
     )
+
+
+@pytest.mark.parametrize(("before", "between"), [("step 5", "\n"), ("\rstep 5", "\n"), ("step 5\n", ""), ("", "")])
+def test_a_line_does_not_continue_one_of_the_programs_in_a_file(before, between, tmp_path):
+    log = tmp_path / "log"
+    run_python(
+        f"""
+import os
+from hotlap.patch import voice
+kept = os.dup(2)
+os.dup2(os.open({str(log)!r}, os.O_WRONLY | os.O_CREAT), 2)
+voice.speak_to(voice.ears())
+os.write(2, {before!r}.encode())
+voice.say("one")
+os.dup2(kept, 2)
+"""
+    )
+    assert log.read_bytes().decode() == f"{before}{between}hotlap: one\n"
+
+
+def test_a_line_begins_at_the_left_of_a_terminal_and_leaves_no_empty_line():
+    """As many blanks as fit beside the cursor at the left; beside anything else, they wrap."""
+    run_python(
+        """
+import fcntl, os, pty, struct, termios
+from hotlap.patch import voice
+ours, theirs = pty.openpty()
+fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 20, 0, 0))
+kept = os.dup(2)
+os.dup2(theirs, 2)
+voice.speak_to(voice.ears())
+os.write(2, b"step 5")
+voice.say("one")
+os.dup2(kept, 2)
+assert os.read(ours, 100) == b"step 5" + b" " * 19 + b"\\r" + b"hotlap: one\\r\\n"
+"""
+    )
