@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from harness import HOTLAP, Ran, alone, bare, environment, python
+from harness import HOTLAP, PROGRAMS, Ran, alone, bare, environment, profile, python
+from warm import warmed
 
 DATA = ("resident-data", "whole-batch-fetch", "sample-cache", "loader-persistent")  # other tests cover these
 WITHOUT_DATA = [word for name in DATA for word in ("--without", name)]
@@ -66,3 +68,26 @@ def test_what_a_program_leaves_open_is_flushed_and_freed_at_exit(way, tmp_path, 
     hotlap = [*HOTLAP, *WAYS[way], "--quiet", "--run-dir", str(tmp_path / "kept")] if WAYS[way] else []
     ran = bare([*hotlap, *program, *([] if WAYS[way] else ["enable"])], tmp_path)
     assert left_behind(ran, tmp_path) == left_without_hotlap
+
+
+REMOVES_ITS_FOLDER = """
+import os, tempfile
+import torch
+from common import Net
+
+gone = tempfile.mkdtemp()
+os.chdir(gone)
+os.rmdir(gone)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for _ in range(30):
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_program_that_removes_its_current_folder_is_profiled(tmp_path):
+    (tmp_path / "train.py").write_text(REMOVES_ITS_FOLDER)
+    ran = profile(warmed([sys.executable, str(tmp_path / "train.py")]), tmp_path, "--full", PYTHONPATH=str(PROGRAMS))
+    assert ran.code == 0, ran.stderr
+    assert ran.observation["steps"] > 0

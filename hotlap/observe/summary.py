@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from pathlib import Path
 from statistics import median, quantiles
 
 from hotlap.observe import surroundings
 from hotlap.observe.agent_state import AgentState
 from hotlap.observe.models import describe
 from hotlap.observe.tally import Tally
+from hotlap.records import private
 from hotlap.records.caution import Caution
 from hotlap.records.codec import SCHEMA
 from hotlap.records.observation import EVALUATION, HotLine, Observation, Span, Sync
@@ -50,7 +50,7 @@ def _observation(known: AgentState, tally: Tally, complete: bool) -> Observation
     return Observation(
         schema=SCHEMA,
         command=tuple(sys.orig_argv),
-        directory=str(Path.cwd()),
+        directory=private.current_folder(),
         started="",
         machine=surroundings.machine(known.torch),
         ended="window complete" if complete else "program ended",

@@ -245,7 +245,7 @@ def _shadowed(names: Iterable[str]) -> list[str]:
     """Return the names that the program would find in its own folders."""
     home = os.path.dirname(os.__file__)  # noqa: PTH120
     path = sys.path[: sys.path.index(home)] if home in sys.path else sys.path
-    places = [place or os.getcwd() for place in [*_folder_of_the_program(), *path]]  # noqa: PTH109
+    places = [*_folder_of_the_program(), *path]
     found = ((name, _external.PathFinder.find_spec(name, places)) for name in names)
     return [name for name, spec in found if spec is not None and spec.loader is not None]
 

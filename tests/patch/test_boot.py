@@ -355,3 +355,11 @@ def test_clocks_that_the_program_replaces_are_not_ours(session, tmp_path):
     )
     ran = python("train.py", env=environment(session, clean()), cwd=tmp_path)
     assert ran.stdout == "True True\n"
+
+
+def test_a_program_that_removes_its_folder_is_entered(session, tmp_path):
+    (tmp_path / "torch.py").write_text("__version__ = '1.0'")
+    (tmp_path / "gone").mkdir()
+    env = environment(session, {**clean(), "PYTHONPATH": str(tmp_path)})
+    ran = python("-c", "import os; os.rmdir(os.getcwd()); import torch; print(1)", env=env, cwd=tmp_path / "gone")
+    assert (ran.stdout, ran.stderr) == ("1\n", "")
