@@ -120,12 +120,14 @@ def test_an_error_inside_a_patched_call_shows_only_the_users_frames(tmp_path, al
     assert ran.stderr == expected.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
-def test_a_program_with_a_closed_stream_runs_as_without_hotlap(closed, tmp_path):
-    command = [sys.executable, "-c", "import sys; sys.exit(4)"]
-    words = shlex.join([sys.executable, "-m", "hotlap", "run", "--run-dir", str(tmp_path), *command])
-    ran = subprocess.run(f"{words} {closed}", shell=True, capture_output=True, text=True, timeout=60, check=False)
+@pytest.mark.parametrize("verb", ["run", "profile"])
+@pytest.mark.parametrize("stream", [">&-", "2>&-", "<&-", "2>/dev/full", "2> >(exec true)"])
+def test_a_program_whose_streams_are_closed_or_full_runs_as_without_hotlap(verb, stream, tmp_path):
+    command = [sys.executable, "-c", "import os, sys; os.write(1, b'mine') if sys.stdout else 0; sys.exit(4)"]
+    words = shlex.join([sys.executable, "-m", "hotlap", verb, "--run-dir", str(tmp_path), *command])
+    ran = subprocess.run(["bash", "-c", f"{words} {stream}"], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 4, ran.stderr
+    assert ran.stdout == ("" if stream == ">&-" else "mine")
 
 
 def test_the_exit_code_of_the_program_passes_through(tmp_path):

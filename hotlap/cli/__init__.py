@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 
@@ -36,6 +37,7 @@ def cli() -> None:
 
 
 def main() -> None:
+    _replace_closed_streams()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.ClickException as error:
@@ -52,3 +54,10 @@ def main() -> None:
         traceback.print_exc()
         say("this is a bug in hotlap, not in your program; please report it with the lines above")
         sys.exit(INTERNAL_ERROR)
+
+
+def _replace_closed_streams() -> None:
+    """Drop what is printed to a stream that is closed: Python has None in its place, for which print takes stdout."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.StringIO())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hotlap import report
 from hotlap.cli.live import LiveLine
-from hotlap.cli.say import note
+from hotlap.cli.say import note, say
 from hotlap.errors import HotlapError
 from hotlap.process.in_front import die_by
 from hotlap.workflows import profile as workflow
@@ -77,18 +77,23 @@ def profile(
     except HotlapError as error:
         if error.died_by is None:
             raise
-        print(f"hotlap: {error}", file=sys.stderr)
+        say(str(error))
         die_by(error.died_by)
         return error.exit_code
     _write(json_file, lambda: report.as_json(result.observation, result.diagnosis))
     _write(markdown_file, lambda: report.markdown(result.observation, result.diagnosis))
     if not quiet:
-        console = Console(stderr=True, highlight=False)
-        report.terminal(result.observation, result.diagnosis, console)
-        note(console, f"Saved in {result.run.folder}; show it again: hotlap show {result.run.id}")
+        with suppress(OSError, SystemExit):  # the second is rich's: the exit code is the command's, whoever reads this
+            _show(result)
     if result.died_by is not None:
         die_by(result.died_by)
     return result.exit_code
+
+
+def _show(result: workflow.Profile) -> None:
+    console = Console(stderr=True, highlight=False)
+    report.terminal(result.observation, result.diagnosis, console)
+    note(console, f"Saved in {result.run.folder}; show it again: hotlap show {result.run.id}")
 
 
 def _write(path: Path | None, make: Callable[[], str]) -> None:

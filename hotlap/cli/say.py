@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hotlap.records.visible import visible
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr, prefixed with "hotlap: "."""
-    print(f"hotlap: {visible(line)}", file=sys.stderr, flush=True)
+    """Print a line on stderr, prefixed with "hotlap: ". Where it cannot be written, the command still runs."""
+    with suppress(OSError):
+        print(f"hotlap: {visible(line)}", file=sys.stderr, flush=True)
 
 
 def note(console: Console, line: str, style: str = "dim") -> None:
