@@ -147,7 +147,6 @@ class Contents:
             self.parts.append(Group(arrays, of if len(arrays) == len(inner) else 0))
             if any(map(self._is_shared, arrays)):
                 self._shared.append(Group(arrays))
-            self._seen.update((id(array), array) for array in arrays)
             inner = [element for element in inner if not is_array(type(element))]
         kinds = set(map(type, inner))
         if all(is_atom(kind) for kind in kinds):

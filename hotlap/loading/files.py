@@ -25,14 +25,18 @@ MOST_WRITTEN = 1000
 # Audit events that change names.
 CHANGES = frozenset(f"os.{name}" for name in "rename remove truncate mkdir rmdir link symlink".split())
 CODE = (".py", ".pyc", ".so", ".pyi")
-OF_THE_SYSTEM = (sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/", "/etc/", "/usr/")
+OF_THE_SYSTEM = (
+    *(sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/etc/", "/usr/lib", "/usr/share/zoneinfo/"),
+    *("/dev/null", "/dev/zero"),
+)
 Seen = tuple[int, int, int, int, int]
 
 
 class Files:
     """A snapshot of the watched files, as they are now."""
 
-    def __init__(self, named: Iterable[str], in_code: Iterable[str]) -> None:
+    def __init__(self, named: Iterable[str], in_code: Iterable[str], folders: Iterable[str] = ()) -> None:
+        """`folders` are what names begin with that compiled code opens: no audit event tells which files it reads."""
         here = os.getcwd()
         until = time.perf_counter() + MOST_SECONDS
         self._seen: dict[str, Seen] = {}
@@ -45,6 +49,12 @@ class Files:
             raise Unwatchable("it reads files whose location is not known")
         self._names = list(self._seen)
         self._paths = {os.path.realpath(name) for name in self._names}
+        for begins in folders:
+            folder = begins if os.path.isdir(begins) else os.path.dirname(begins)
+            if not folder or os.path.realpath(folder) not in self._paths:
+                raise Unwatchable(
+                    f"it reads files by names that begin with {begins!r}, in a folder that is not watched"
+                )
         self._turn, self._in_turn = 0, False  # whether there are more than can be checked before a batch
         self.found_late = False  # a change that another process may have made some batches ago
         if (held := self._held_to_write()) is not None:

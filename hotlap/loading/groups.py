@@ -47,13 +47,17 @@ class GroupRows(RowSums):
 
     def __init__(self, arrays: list[Any], size: int) -> None:
         self._arrays, self._are_tensors = arrays, hasattr(arrays[0], "requires_grad")
+        self._shape, self._dtype = arrays[0].shape, arrays[0].dtype
         super().__init__(len(arrays), size)
 
     def _taken(self, rows: Any) -> Any:
         return _put_together(list(map(self._arrays.__getitem__, rows.tolist())), self._size)
 
     def differ(self, rows: Any) -> bool:
-        if self._are_tensors and any(self._arrays[row].requires_grad for row in rows.tolist()):
+        arrays = list(map(self._arrays.__getitem__, rows.tolist()))
+        if any(array.shape != self._shape or array.dtype != self._dtype for array in arrays):
+            return True
+        if self._are_tensors and any(array.requires_grad for array in arrays):
             return True
         try:
             return super().differ(rows)
@@ -88,7 +92,7 @@ def _sum_of_several(arrays: list[Any], joined: bool) -> Any:
     if not joined:
         return list(map(_form_and_sum, arrays))
     try:
-        return checksum(_put_together(arrays, int(arrays[0].nbytes)))
+        return arrays[0].shape, arrays[0].dtype, checksum(_put_together(arrays, int(arrays[0].nbytes)))
     except (RuntimeError, ValueError, TypeError) as error:  # the form has changed
         return str(error)
 

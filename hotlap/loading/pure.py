@@ -14,14 +14,14 @@ from hotlap.loading.contents import Unwatchable
 from hotlap.loading.files import Files, is_no_data
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
-from hotlap.loading.settings import settings
+from hotlap.loading.purity.values import borrowed
+from hotlap.loading.settings import are_errors_heard, are_warnings_shown_again, settings
 from hotlap.loading.state import State
 from hotlap.loading.subsets import Levels
 from hotlap.patch.signals import comes_from_outside, is_in_handler
 
 MOST_READINGS = 8
 TOOLS = 6  # number of tool ids in sys.monitoring
-LOUD = frozenset({"always", "error", "all"})
 
 
 class Unfit(Exception):
@@ -54,7 +54,7 @@ class Pure:
     @contextmanager
     def handles_closed_after(self, dataset: Any) -> Iterator[None]:
         """Close again the files that the first fetch in this block opens, since forked workers must not share them."""
-        owners = [(owner(), name) for owner, name in self.study.opened.values()]
+        owners = [(owner(), name) for owner, name, _ in self.study.opened.values()]
         holders: list[tuple[Any, str]] = [(vars(owner), name) for owner, name in owners if owner is not None]
         before = [(held, name, held.get(name, _ABSENT)) for held, name in holders]
         try:
@@ -85,7 +85,8 @@ def pure(dataset: Any) -> Pure:
         raise Unfit(f"{known}; its items may not always be the same")
     if is_traced():
         raise Unfit("the program's calls or operations are traced, and the trace would show fewer")
-    _refuse_loud_warnings()
+    if are_warnings_shown_again() or are_errors_heard():
+        raise Unfit("the program is shown all warnings or numerical errors, and those of an item would come only once")
     return known
 
 
@@ -126,6 +127,14 @@ def pure_collate(collate: Any, known: Pure) -> Study:
         raise Unfit(f"its collate_fn is not known to be pure: {why}") from None
 
 
+def passes_on(collate: Any, known: Pure) -> bool:
+    """Return whether parts of samples may reach a batch as they are, and not as copies."""
+    try:
+        return not study_of_collate(collate, borrowed(known.study.result)).result.deep
+    except Impure:  # it writes into samples
+        return True
+
+
 def pure_but_for_draws(dataset: Any, collate: Any = None) -> tuple[Study, ...]:
     """Return the studies of fetching in workers that torch seeds; raises Unfit.
 
@@ -151,13 +160,6 @@ def forget(dataset: Any, why: str) -> None:
     _known.put(dataset, why)
 
 
-def _refuse_loud_warnings() -> None:
-    """Raise Unfit if the program shows every warning: those of an item would be shown only once."""
-    for action, _, category, *_ in warnings.filters:
-        if action in LOUD and any(issubclass(kind, category) for kind in (RuntimeWarning, ResourceWarning)):
-            raise Unfit("the program shows all warnings, and those of an item would be shown only once")
-
-
 class Watch:
     """A snapshot of everything that fetching depends on."""
 
@@ -167,7 +169,8 @@ class Watch:
             self._state = State(*studies, contents=contents)
             reads_files = any(study.reads_files for study in studies)
             texts = [text for study in studies for text in study.texts]
-            self._files = Files(self._state.files_named(), texts) if reads_files else None
+            folders = [folder for study in studies for folder in study.folders]
+            self._files = Files(self._state.files_named(), texts, folders) if reads_files else None
         except Unwatchable as why:
             raise Unfit(str(why)) from None
         self._settings = self._settings_now()

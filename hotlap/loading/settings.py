@@ -11,6 +11,8 @@ from typing import Any
 from hotlap.loading.purity.library_types import OPERATORS
 from hotlap.loading.purity.objects import without_our_layers
 
+LOUD = frozenset({"always", "error", "all"})  # actions for warnings
+HEARD = frozenset({"call", "log", "print"})  # and for numerical errors of NumPy
 SMALLEST = sys.float_info.min
 MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a warning, by default
 
@@ -19,6 +21,7 @@ def settings(torch: Any) -> tuple[Any, ...]:
     """Return the current settings. Called before each batch, so each takes microseconds at most."""
     collate, time = torch.utils.data._utils.collate, sys.modules["time"]  # not our copy: the zone may change
     return (
+        are_warnings_shown_again(),
         warnings.showwarning,
         getattr(warnings, "_showwarnmsg_impl", None),
         torch.get_default_dtype(),
@@ -52,6 +55,27 @@ def settings(torch: Any) -> tuple[Any, ...]:
     )
 
 
+def are_warnings_shown_again() -> bool:
+    """Return whether the program is shown every warning of an item, not only the first of each kind."""
+    global _filters
+    if warnings.filters != _filters[0]:
+        shown = any(
+            action in LOUD and any(issubclass(kind, category) for kind in (RuntimeWarning, ResourceWarning))
+            for action, _, category, *_ in warnings.filters
+        )
+        _filters = list(warnings.filters), shown
+    return _filters[1]
+
+
+_filters: tuple[list[Any], bool] = [], False  # the filters last looked at, and the answer
+
+
+def are_errors_heard() -> bool:
+    """Return whether the program hears of every numerical error of NumPy."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and not HEARD.isdisjoint(numpy.geterr().values())
+
+
 def _of_products(torch: Any) -> Any:
     """Return the precision of matrix products; newer versions of torch have one for each backend and operation, and
     the older question is an error once a program has set one of these.
@@ -59,7 +83,7 @@ def _of_products(torch: Any) -> Any:
     getter = getattr(torch._C, "_get_fp32_precision_getter", None)
     if getter is None:
         return torch.get_float32_matmul_precision()
-    return getter("generic", "all"), *(getter("mkldnn", operation) for operation in ("all", "matmul", "conv", "rnn"))
+    return getter("generic", "all"), *(getter("mkldnn", operation) for operation in ("all", "matmul", "conv"))
 
 
 @lru_cache(maxsize=4)
@@ -82,7 +106,7 @@ def _of_numpy() -> Any:
 
 
 def _of_pandas() -> list[Any]:
-    """Return how pandas writes tables where that is not its default, which it is before pandas is imported."""
+    """Return the options of pandas that are not at their defaults, as all are before pandas is imported."""
     config = sys.modules.get("pandas._config.config")
     if config is None:
         return []
@@ -92,18 +116,24 @@ def _of_pandas() -> list[Any]:
 @lru_cache(maxsize=1)
 def _options(config: ModuleType) -> list[tuple[dict[str, Any], str, Any]]:
     """Return the dictionary that holds each option, its name there, and its default."""
-    held = getattr(config, "_global_config", {}).get("display", {})
-    places = [(held, name, f"display.{name}") for name in held if not isinstance(held[name], dict)]
-    nested = [(held[name], part, f"display.{name}.{part}") for name in held for part in _parts(held[name])]
     defaults = getattr(config, "_registered_options", {})
-    return [(holder, name, getattr(defaults.get(key), "defval", None)) for holder, name, key in [*places, *nested]]
-
-
-def _parts(value: Any) -> Any:
-    return value if isinstance(value, dict) else ()
+    found: list[tuple[dict[str, Any], str, Any]] = []
+    for key, option in defaults.items():
+        *groups, name = key.split(".")
+        held = getattr(config, "_global_config", {})
+        for group in groups:
+            held = held.get(group, {})
+        if name in held:
+            found.append((held, name, option.defval))
+    return found
 
 
 def _of_pillow() -> Any:
     """Return Pillow's settings, or their defaults while Pillow has not imported the modules that hold them."""
     files, images = sys.modules.get("PIL.ImageFile"), sys.modules.get("PIL.Image")
-    return getattr(files, "LOAD_TRUNCATED_IMAGES", False), getattr(images, "MAX_IMAGE_PIXELS", MOST_PIXELS)
+    strategy = getattr(sys.modules.get("PIL.GifImagePlugin"), "LOADING_STRATEGY", None)
+    return (
+        getattr(files, "LOAD_TRUNCATED_IMAGES", False),
+        getattr(images, "MAX_IMAGE_PIXELS", MOST_PIXELS),
+        getattr(strategy, "value", 0),
+    )

@@ -13,6 +13,7 @@ close, free or resize what it no longer uses.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from types import MethodType
 from typing import Any
@@ -27,6 +28,7 @@ from hotlap.loading.row_sums import RowSums
 from hotlap.loading.subsets import Levels
 
 ABSENT: Any = object()
+FREED: Any = object()  # in place of a value that the program has let go of, and perhaps replaced by None
 ALWAYS, OFTEN = 80e-6, 0.25  # seconds, or share of fetching a batch, for comparing what is not read by rows
 LITTLE = 64 << 10  # bytes, which take no longer to compare than some of them
 LEAST_SECONDS, SHARE = 4e-3, 0.7  # seconds, or share of making an epoch's batches: longer comparisons do not pay
@@ -39,13 +41,13 @@ class State:
         self._places: list[Lookup] = []
         self._with_contents = contents
         self._contents = Contents()
-        opened = {key for study in studies for key in study.opened}
+        opened = {key: path for study in studies for key, (_, _, path) in study.opened.items()}
         for study in studies:
             for (owner_id, name), (owner, _) in study.attributes.items():
                 if (found := owner()) is None:
                     continue
                 if (owner_id, name) in opened:
-                    self._places.append(OpenedPlace(found, name))
+                    self._places.append(OpenedPlace(found, name, opened[owner_id, name]))
                 else:
                     self._add(ClassPlace(found) if name == "__class__" else AttributePlace(found, name))
             for space, name in study.names.values():
@@ -193,7 +195,10 @@ def _reference(value: Any) -> Callable[[], Any]:
     kind = type(value)
     if is_plain_holder(value) and not is_array(kind) and not is_table(kind):
         return lambda: value
-    return (lambda: ABSENT) if _is_unreferenced(value) else weakly(value)
+    if _is_unreferenced(value):
+        return lambda: ABSENT
+    find = weakly(value)
+    return lambda: FREED if (found := find()) is None else found
 
 
 class AttributePlace(Lookup):
@@ -221,8 +226,9 @@ class AttributePlace(Lookup):
 class OpenedPlace(AttributePlace):
     """An open file that appears with the first fetch; our own fetches close theirs again."""
 
-    def __init__(self, owner: Any, name: str) -> None:
+    def __init__(self, owner: Any, name: str, path: str) -> None:
         super().__init__(owner, name)
+        self._path = path
         self._opened: Callable[[], Any] = lambda: None
 
     def holds(self) -> bool:
@@ -231,18 +237,27 @@ class OpenedPlace(AttributePlace):
             return True
         now, before = self.found(), self._opened()
         self._opened = weakly(now)
-        return before is None or now is before
+        return now is before or (before is None and self._is_of_its_path(now))
+
+    def _is_of_its_path(self, handle: Any) -> bool:
+        """Return whether the file is the one that the code opens, and not another that the program has put there."""
+        file = getattr(handle, "file", handle)  # of an array in it
+        name = getattr(file, "filename", None)
+        return isinstance(name, str | os.PathLike) and os.path.realpath(name) == os.path.realpath(self._path)
 
 
 class ClassPlace(AttributePlace):
-    """The class of an object, and that its attributes are looked up in the usual way."""
+    """The class of an object and its bases, and that its attributes are looked up in the usual way."""
 
     def __init__(self, owner: Any) -> None:
         super().__init__(owner, "__class__")
-        self._looks_up = type(owner).__getattribute__
+        self._looks_up, self._bases = type(owner).__getattribute__, type(owner).__mro__
 
     def holds(self) -> bool:
-        return super().holds() and type(self._owner()).__getattribute__ is self._looks_up
+        if not super().holds():
+            return False
+        kind = type(self._owner())
+        return kind.__getattribute__ is self._looks_up and kind.__mro__ is self._bases
 
 
 class NamePlace(Lookup):

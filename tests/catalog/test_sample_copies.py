@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotlap.catalog.sample_cache.copies import faithful_copy
+from hotlap.loading.copies import faithful_copy
 from hotlap.loading.pure import Unfit, warnings_raised
 
 X = torch.arange(48.0).reshape(6, 8)

@@ -95,7 +95,7 @@ class Keeper:
         if needs_workers(loader, store) and not store.missing:
             return original()  # torch's workers; from the next epoch on they wait, should they be needed
         left_to_workers = bool(loader.num_workers) and store.missing > 0
-        if left_to_workers and start_method(loader.multiprocessing_context) != "fork" and store.forks_only:
+        if left_to_workers and start_method(loader.multiprocessing_context) != "fork":
             self.site.no_effect(
                 f"{store.name}: its workers are not forked, and its batches do not show which samples to keep"
             )

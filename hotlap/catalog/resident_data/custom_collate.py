@@ -15,7 +15,9 @@ from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
-from hotlap.loading.pure import Unfit, pure, pure_collate, visit
+from hotlap.loading.copies import copied, faithful_copy
+from hotlap.loading.pure import Pure, Unfit, passes_on, pure, pure_collate, visit
+from hotlap.loading.purity import Study
 from hotlap.patch.signals import comes_from_outside
 
 LARGE = 4096  # bytes: smaller tensors are not worth a stand-in
@@ -40,12 +42,15 @@ def is_default(torch: Any, collate: Any) -> bool:
 
 
 class RaggedStore(Store):
-    forks_only = True
+    def __init__(self, torch: Any, dataset: Any, collate: Any, known: Pure, own: Study) -> None:
+        self._passes_on = passes_on(collate, known)
+        super().__init__(torch, dataset, collate, known, own)
 
     def use(self, collate: Any) -> None:
         own = pure_collate(collate, self.pure)
         if not self.pure.study.result.deep and not own.result.deep:
             raise Unfit(SHARING)
+        self._passes_on = self._passes_on or passes_on(collate, self.pure)
         self.collate, self.watch = collate, self.pure.watch(self.torch, own)
 
     def _prepared(self, samples: list[Any]) -> list[Any]:
@@ -91,18 +96,10 @@ class RaggedStore(Store):
         layout, leaves = take_apart(self.torch, sample, None)
         if layout != self._sample_layout or [_form(leaves[number]) for number in self._large] != self._forms:
             raise Unfit("its items differ in shape or type, so they cannot be stacked")
-        return [None if number in self._large else self._copied(leaf) for number, leaf in enumerate(leaves)]
-
-    def _copied(self, leaf: Any) -> Any:
-        """Return a copy, since the program may write into what it is given."""
-        kind = type(leaf)
-        if kind in PLAIN:
-            return leaf
-        if kind is self.torch.Tensor and leaf.device.type == "cpu" and not leaf.requires_grad:
-            return leaf.clone()
-        if kind.__module__ == "numpy" and not leaf.dtype.hasobject:
-            return leaf.copy()
-        raise Unfit(f"its items hold a {kind.__name__}")
+        small = [None if number in self._large else leaf for number, leaf in enumerate(leaves)]
+        if self._passes_on:
+            return list(faithful_copy(self.torch, small))
+        return list(copied(self.torch, small))
 
     def put(self, rows: Any, batch: Any) -> None:
         """Do nothing: everything to keep was already taken from the samples."""
@@ -161,7 +158,7 @@ class RaggedStore(Store):
     # Batches
 
     def built(self, leaves: list[Any], wanted: BatchIndices, pin: bool) -> Any:
-        small = [[self._copied(leaf) for leaf in self._small[row]] for row in wanted.indices.tolist()]
+        small = [copied(self.torch, self._small[row]) for row in wanted.indices.tolist()]
         return self._built(small, leaves, pin)
 
     def _built(self, small: list[list[Any]], stacks: list[Any], pin: bool) -> Any:

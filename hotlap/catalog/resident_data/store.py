@@ -34,8 +34,6 @@ AT_FIRST = 0.7  # … and before the first batch of workers: the first step must
 class Store:
     """The stacked rows of one dataset. It holds no reference to the dataset, which therefore can be freed."""
 
-    forks_only = False  # workers must be forked from this process to send the samples to keep
-
     def __init__(self, torch: Any, dataset: Any, collate: Any, pure: Pure, *others: Study) -> None:
         """Prepare an empty store. Raises Unfit if the dataset cannot be kept."""
         self.torch, self.collate, self.pure = torch, collate, pure
@@ -151,7 +149,10 @@ class Store:
 
     def _examine(self, rows: Any, samples: list[Any]) -> None:
         """Raise Unfit if the samples cannot be stacked."""
-        if not all(map(self._is_alike, samples)):
+        self._require_alike(all(map(self._is_alike, samples)))
+
+    def _require_alike(self, are_alike: bool) -> None:
+        if not are_alike:
             raise Unfit("its items differ in shape or type, so they cannot be stacked")
 
     def put(self, rows: Any, batch: Any) -> None:
@@ -191,14 +192,22 @@ class Store:
     # Batches made by the program's workers
 
     def collate_in_workers(self) -> Any:
-        return self.collate
+        return self._collate_and_compare
+
+    def _collate_and_compare(self, samples: list[Any]) -> tuple[Any, Any]:
+        """Runs in a worker, which was forked from this process. A batch alone does not show that its samples are alike:
+        its dtypes follow the first of them.
+        """
+        return self.collate(samples), all(map(self._is_alike, samples))
 
     def shown(self, rows: Any, made: Any) -> None:
         """Keep what a worker has made of these rows."""
-        self.put(rows, made)
+        batch, are_alike = made
+        self._require_alike(are_alike)
+        self.put(rows, batch)
 
     def batch_of(self, made: Any) -> Any:
-        return made
+        return made[0]
 
     # Reading
 

@@ -11,13 +11,14 @@ from typing import Any
 from hotlap.catalog.resident_data.identity import RepeatedClasses
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
-from hotlap.catalog.sample_cache.copies import copied, faithful_copy
+from hotlap.loading.copies import copied, faithful_copy
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.outside_profiles import is_profiled, unprofiled
 from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, levels_of, pure, visit
 from hotlap.loading.unsuited import unsuited
 from hotlap.loading.weight import leaves_of, size_of, weight_of
+from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.voice import say
 from hotlap.runtime.site import Original, Site
 
@@ -236,4 +237,10 @@ class CachingFetcher:
         usual = type(keys) is list and bool(keys) and all(type(key) is int for key in keys)
         if cache is None or not usual or is_profiled(cache.torch):
             return self._original.fetch(keys)
-        return self.collate_fn(cache.get(self.dataset, keys))
+        try:
+            samples = cache.get(self.dataset, keys)
+        except Exception as error:
+            if comes_from_outside(error):
+                raise
+            return self._original.fetch(keys)  # the program meets the error in torch's own frames
+        return self.collate_fn(samples)

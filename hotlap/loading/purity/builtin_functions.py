@@ -16,7 +16,7 @@ from hotlap.loading.purity.created import Closure
 from hotlap.loading.purity.frames import Names
 from hotlap.loading.purity.lookups import Lookups
 from hotlap.loading.purity.objects import MissingAttribute, bases_of_the_program, of_the_program
-from hotlap.loading.purity.questions import is_callable, need_plain, need_read_mode
+from hotlap.loading.purity.questions import beginning_of, is_callable, need_plain, need_read_mode, need_usual_codec
 from hotlap.loading.purity.rules import rule_of
 from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import ANYTHING, NOTHING, UNKNOWN, Value, alias, container, either, fresh, sequence
@@ -55,8 +55,17 @@ def _new(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
     return fresh(*args)
 
 
+def _text(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
+    need_usual_codec(args[1:], kwargs)
+    return replace(_new(reader, args, kwargs), begins=beginning_of(args[0]) if len(args) == 1 else None)
+
+
+def _number(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
+    return replace(_new(reader, args, kwargs), number=True)
+
+
 def _length(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
-    return reader.length(args[0])
+    return replace(reader.length(args[0]), number=True)
 
 
 def _summed(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
@@ -220,6 +229,7 @@ def _callable(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
 def _open(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
     need_plain(*args, *kwargs.values())
     reader.study.reads_files = True
+    need_usual_codec(args[3:], kwargs)
     need_read_mode(kwargs.get("mode", args[1] if len(args) > 1 else None))
     return replace(fresh(*args), handle=False)
 
@@ -232,8 +242,9 @@ def _type(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
 
 BUILTINS: dict[int, Callable[[Lookups, Sequence[Value], Names], Value]] = {
     **{id(getattr(builtins, name)): _new for name in (
-        "int float str bool abs round any all ord chr hex bin oct divmod pow repr ascii bytes bytearray "
-        "complex range format").split()},
+        "bool round any all chr hex bin oct divmod pow repr ascii bytearray complex range format").split()},
+    **{id(kind): _text for kind in (str, bytes)},
+    **{id(getattr(builtins, name)): _number for name in ("int", "float", "abs", "ord")},
     **{id(kind): _listed for kind in (list, tuple, deque)},
     id(reversed): _ordered,
     id(sorted): _sorted,

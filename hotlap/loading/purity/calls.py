@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any
 
@@ -16,7 +18,7 @@ from hotlap.loading.purity.frames import Names
 from hotlap.loading.purity.library_calls import LibraryCalls, is_known_transform, is_module, is_table_of_items
 from hotlap.loading.purity.objects import bases_of_the_program, of_the_program, without_our_layers
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, type_name
-from hotlap.loading.purity.questions import need_plain
+from hotlap.loading.purity.questions import beginning_of, need_plain
 from hotlap.loading.purity.rules import draws_globally, known_reason, rule_of, why_not
 from hotlap.loading.purity.seeded_generators import GENERATOR, SEEDED, WITH_GENERATOR, is_seeded, makes_generator
 from hotlap.loading.purity.study import Impure
@@ -142,9 +144,7 @@ class Calls(LibraryCalls):
         if is_record(kind):
             return sequence(values) if not kwargs else container(either(values))
         if is_atom(kind) or kind in CONTAINERS or is_array(kind) or is_table(kind):
-            need_plain(*values)
-            _refuse_now(values)
-            return alias(*values) if not is_atom(kind) else fresh(*values)
+            return self._plain_instance(kind, values)
         if is_known_transform(kind):
             need_plain(*values)
             in_place = any(value.known is not False for value in (*args[2:], *kwargs.values()))
@@ -165,6 +165,15 @@ class Calls(LibraryCalls):
         elif isinstance(init, FunctionType):
             self.call_object(init, [whole, *args], kwargs)
         return whole
+
+    def _plain_instance(self, kind: type, values: Sequence[Value]) -> Value:
+        need_plain(*values)
+        _refuse_now(values)
+        if not is_atom(kind):
+            return alias(*values)
+        if issubclass(kind, PurePath) and values and all(type(value.known) is str for value in values):
+            return self.computed(kind(*(value.known for value in values)))
+        return replace(fresh(*values), begins=_beginning_of_path(kind, values))
 
     def _dataclass(self, made: Instance, kind: type, args: Sequence[Value], kwargs: Names) -> None:
         fields = [member for member in dataclasses.fields(kind) if member.init]
@@ -190,3 +199,10 @@ def _members_of_the_program(kind: type) -> list[Any]:
 def _refuse_now(values: Sequence[Value]) -> None:
     if any(type(value.known) is str and value.known.lower() in pure_operations.NOW for value in values):
         raise Impure("reads the clock")
+
+
+def _beginning_of_path(kind: type, values: Sequence[Value]) -> str | None:
+    if not issubclass(kind, PurePath) or not values:
+        return None
+    begins = beginning_of(values[0])
+    return begins if len(values) == 1 else begins or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from types import CodeType
 from typing import Any
 
@@ -14,7 +15,7 @@ from hotlap.loading.purity.created import Closure, Super
 from hotlap.loading.purity.frames import Frame, Names, with_parents
 from hotlap.loading.purity.lookups import FORM
 from hotlap.loading.purity.plain import is_record
-from hotlap.loading.purity.questions import need_plain
+from hotlap.loading.purity.questions import beginning_of, need_plain
 from hotlap.loading.purity.source import Definition
 from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import NOTHING, UNKNOWN, Value, alias, container, either, fresh, sequence
@@ -55,12 +56,18 @@ class Expressions(Calls):
         raise Impure(f"uses the name {node.id}, which is not defined yet")
 
     def _JoinedStr(self, node: ast.JoinedStr) -> Value:
-        return fresh(*(self._plainly(piece) for piece in node.values))
+        pieces = [self._plainly(piece) for piece in node.values]
+        if all(isinstance(piece.known, str) for piece in pieces):
+            return self.computed("".join(piece.known for piece in pieces))
+        return replace(fresh(*pieces), begins=beginning_of(pieces[0]) or None)
 
     def _FormattedValue(self, node: ast.FormattedValue) -> Value:
         if node.format_spec is not None:
             self.evaluate(node.format_spec)
-        return fresh(self._plainly(node.value))
+        value = self._plainly(node.value)
+        if node.format_spec is not None or node.conversion != -1:
+            return fresh(value)
+        return value if type(value.known) is str else replace(fresh(value), begins=beginning_of(value))
 
     def _plainly(self, node: ast.expr) -> Value:
         value = self.evaluate(node)
@@ -193,8 +200,18 @@ class Expressions(Calls):
         need_plain(left, right)
         if isinstance(node.op, ast.MatMult):
             self.study.ordered = True
+        if isinstance(left.known, str | PurePath) and isinstance(right.known, str | PurePath):
+            if isinstance(node.op, ast.Add) and isinstance(left.known, str) and isinstance(right.known, str):
+                return self.computed(left.known + right.known)
+            if isinstance(node.op, ast.Div) and isinstance(left.known, PurePath):
+                return self.computed(left.known / right.known)
         array = left.array or right.array
-        return replace(fresh(left, right, array=array), deep=array or (left.deep and right.deep))
+        return replace(
+            fresh(left, right, array=array),
+            deep=array or (left.deep and right.deep),
+            number=True,
+            begins=_beginning_of_result(node.op, left),
+        )
 
     def _UnaryOp(self, node: ast.UnaryOp) -> Value:
         value = self.evaluate(node.operand)
@@ -206,7 +223,7 @@ class Expressions(Calls):
             return Value(plain=True, known=-value.known)
         if isinstance(node.op, ast.UAdd):
             return alias(value)  # +tensor is the tensor itself
-        return fresh(value, array=value.array)
+        return replace(fresh(value, array=value.array), number=True)
 
     def _BoolOp(self, node: ast.BoolOp) -> Value:
         found: list[Value] = []
@@ -327,3 +344,11 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
+
+
+def _beginning_of_result(op: ast.operator, left: Value) -> str | None:
+    """Return how a path begins that is joined by an operator; what is added to a stored text is not known."""
+    if not isinstance(op, ast.Add | ast.Div | ast.Mod):
+        return None
+    begins = beginning_of(left) or None
+    return begins.partition("%")[0] or None if begins is not None and isinstance(op, ast.Mod) else begins

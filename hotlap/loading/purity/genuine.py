@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 from functools import lru_cache
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
@@ -20,6 +20,8 @@ def genuine_of(library: str, function: Any) -> bool:
 
 def genuine(function: Any) -> bool:
     """Return whether a function belongs to the module that it names, and was not put there by others."""
+    if isinstance(function, MethodType):
+        function = function.__func__
     if not isinstance(function, FunctionType):
         return not isinstance(function, type) or not _is_heap_type_of_the_program(function)
     name, file = function.__module__, function.__code__.co_filename

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -17,11 +19,11 @@ from hotlap.loading.purity.genuine import genuine_of
 from hotlap.loading.purity.methods import Methods
 from hotlap.loading.purity.plain import type_name
 from hotlap.loading.purity.pure_operations import Gives
-from hotlap.loading.purity.questions import is_given, need_plain, need_read_mode, refuse_object_arrays
-from hotlap.loading.purity.rules import is_ordered, written_by
+from hotlap.loading.purity.questions import beginning_of, is_given, need_plain, need_read_mode, refuse_object_arrays
+from hotlap.loading.purity.rules import is_ordered, opens_unheard, written_by
 from hotlap.loading.purity.seeded_generators import GENERATOR, PICKING, require_known
 from hotlap.loading.purity.study import Impure
-from hotlap.loading.purity.values import Value, alias, fresh
+from hotlap.loading.purity.values import UNKNOWN, Value, alias, fresh
 
 _TRUE = Value(plain=True, known=True)
 
@@ -45,7 +47,15 @@ class LibraryCalls(Methods):
             return alias(*values, array=_makes_arrays(function))
         if rule is Gives.ORDERED:
             self.study.ordered = True
+        if function is os.path.join and args:
+            return self._joined(values)
         return fresh(*values, array=_makes_arrays(function))
+
+    def _joined(self, parts: Sequence[Value]) -> Value:
+        """Return a path joined of these parts, or how it begins."""
+        if all(isinstance(part.known, str | PurePath) for part in parts):
+            return self.computed(os.path.join(*(part.known for part in parts)))  # noqa: PTH118
+        return replace(fresh(*parts), begins=beginning_of(parts[0]) or None)
 
     def _note_callees(self, function: FunctionType) -> None:
         """Note what a listed function written in Python looks up by name, since the program may replace it."""
@@ -61,6 +71,8 @@ class LibraryCalls(Methods):
 
     def _file(self, function: Any, args: Sequence[Value], kwargs: Names, values: Sequence[Value]) -> Value:
         self.study.reads_files = True
+        if opens_unheard(function):
+            self._note_path([*args, *kwargs.values()][0])
         name = getattr(function, "__name__", "")
         pickled = is_given(kwargs.get("allow_pickle")) or kwargs.get("weights_only", _TRUE).known is False
         if name == "load" and str(getattr(function, "__module__", "")).startswith("numpy") and len(args) > 1:
@@ -76,7 +88,19 @@ class LibraryCalls(Methods):
         mapped = kwargs.get("mmap_mode") if name == "load" else None
         if is_given(mapped):
             need_read_mode(mapped, also=("c",))
-        return replace(fresh(*values), handle=name == "File" or (mapped is not None and mapped.known == "r"))
+        is_handle = name == "File" or (mapped is not None and mapped.known == "r")
+        path = values[0].known if is_handle and values else None
+        return replace(fresh(*values), handle=is_handle, begins=str(path) if isinstance(path, str | PurePath) else None)
+
+    def _note_path(self, path: Value) -> None:
+        """Note a path that is opened by compiled code, which raises no audit event that would tell its name."""
+        begins = beginning_of(path)
+        if begins is None:
+            raise Impure("opens a file by a computed name, so that changes to it would go unnoticed")
+        if path.known is not UNKNOWN:
+            self.study.texts.add(begins)
+        elif begins:
+            self.study.folders.add(begins)
 
     # Random numbers
 

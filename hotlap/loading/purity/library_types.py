@@ -42,6 +42,9 @@ def replaced_unnamed() -> str | None:
     functions = (collating.collate, collating.default_collate, *collating.default_collate_fn_map.values())
     if not all(genuine_of("torch", function) for function in functions):
         return "how default_collate makes batches"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and numpy.get_printoptions()["formatter"]:
+        return "how NumPy writes arrays"
     found = (
         (kind, name) for kind in library_types() for name in UNNAMED if name in vars(kind) and is_replaced(kind, name)
     )

@@ -10,7 +10,7 @@ from hotlap.loading.purity.changes import Changes
 from hotlap.loading.purity.created import Bound, Instance, Super
 from hotlap.loading.purity.objects import ABSENT, DelegatedAttribute, MissingAttribute, Property, of_the_program
 from hotlap.loading.purity.plain import is_array, is_atom, is_record, type_name
-from hotlap.loading.purity.questions import is_handle, need_plain
+from hotlap.loading.purity.questions import is_handle, need_plain, path_of_file
 from hotlap.loading.purity.rules import is_method
 from hotlap.loading.purity.seeded_generators import SEEDED
 from hotlap.loading.purity.study import Impure, Study, reference
@@ -125,9 +125,9 @@ class Lookups(Changes):
         if (id(holder), name) not in self.later and (self.undecided or (id(holder), name) in self._looked_at):
             return False  # an item would depend on those fetched before it
         by_default = self.objects.member(type(holder), name)
-        if by_default is not ABSENT and by_default is not None:
+        if (by_default is not ABSENT and by_default is not None) or (path := path_of_file(value)) is None:
             return False
-        self.study.opened[id(holder), name] = reference(holder), name
+        self.study.opened[id(holder), name] = reference(holder), name, path
         self.later[id(holder), name] = value
         return True
 

@@ -18,7 +18,7 @@ from hotlap.loading.purity.library_types import is_replaced, library_types
 from hotlap.loading.purity.lookups import Lookups
 from hotlap.loading.purity.objects import MissingAttribute
 from hotlap.loading.purity.plain import is_atom, is_table
-from hotlap.loading.purity.questions import is_callable, is_given, need_plain, refuse_object_arrays
+from hotlap.loading.purity.questions import is_callable, is_given, need_plain, need_usual_codec, refuse_object_arrays
 from hotlap.loading.purity.rules import written_by_method
 from hotlap.loading.purity.seeded_generators import FILLING, is_seeded
 from hotlap.loading.purity.study import Impure
@@ -95,6 +95,8 @@ class Methods(Lookups):
             raise Impure(_why_no_method(name))
         elif _may_be_of_another_type(owner, name, args):
             raise Impure(f"calls .{name}() of a value that may be a deque or a path, where it is not pure")
+        if name in ("encode", "decode"):
+            need_usual_codec(args, kwargs)
         self._note_library_methods(name)
         self.study.ordered |= name in pure_operations.ORDERED_METHODS
         self.study.reads_files |= name in FILE_METHODS
@@ -129,7 +131,7 @@ class Methods(Lookups):
         if name in LISTING_METHODS:
             return container(fresh(owner, *values))
         if name in pure_operations.KEEP_A_NUMBER and (owner.array or name not in ("item", "tolist")):
-            return fresh(owner, *values)
+            return replace(fresh(owner, *values), number=name == "item")
         if name in READING_METHODS or (owner.array and name in COPYING_METHODS and copies):
             return fresh(owner, *values, array=owner.array)
         if copies and owner.array and _changes_dtype(owner, name, values):

@@ -8,7 +8,9 @@ import sys
 from collections import defaultdict
 from dataclasses import replace
 from enum import Enum
+from pathlib import PurePath
 from types import (
+    BuiltinFunctionType,
     CellType,
     FunctionType,
     GetSetDescriptorType,
@@ -63,7 +65,17 @@ class Objects:
         found = self._value_of(obj)
         if found.plain:
             self.study.load(found, obj)
+        else:
+            self._note_class(obj)
         return found
+
+    def _note_class(self, obj: Any) -> None:
+        """Note the class of an object or the bases of a class, from which much follows, and which can be replaced."""
+        if isinstance(obj, type):
+            if of_the_program(obj.__module__):
+                self.study.note_attribute(obj, "__mro__")
+        elif not isinstance(obj, FunctionType | BuiltinFunctionType | MethodType):
+            self.study.note_attribute(obj, "__class__")
 
     def _value_of(self, obj: Any) -> Value:
         kind = type(obj)
@@ -143,7 +155,13 @@ class Objects:
         steady = container.steady and (key is None or key.steady)
         is_handle = container.handle and key is not None and type(key.known) is str  # else what was read from it
         dtype = getattr(known, "dtype", None) if is_array(type(known)) else container.dtype
-        return replace(alias(container, array=container.array), steady=steady, handle=is_handle, dtype=dtype)
+        return replace(
+            alias(container, array=container.array),
+            steady=steady,
+            handle=is_handle,
+            dtype=dtype,
+            begins=container.begins if is_handle else None,
+        )
 
     def _element_of_known(self, container: Value, known: Any, key: Value | None) -> Value:
         if key is not None and key.known is not UNKNOWN and isinstance(key.known, int | str | slice | tuple):
@@ -159,7 +177,18 @@ class Objects:
         steady = key is None or key.steady
         array = bool(kinds) and all(map(is_array, kinds))
         record = next(iter(kinds)) if len(kinds) == 1 and all(map(is_record, kinds)) else None
-        return Value(plain=True, own=owned, deep=owned, steady=steady, array=array, record=record)
+        number = bool(kinds) and kinds <= {int, float}
+        begins = "" if kinds and all(issubclass(kind, str | PurePath) for kind in kinds) else None
+        return Value(
+            plain=True,
+            own=owned,
+            deep=owned,
+            steady=steady,
+            array=array,
+            number=number,
+            begins=begins,
+            record=record,
+        )
 
     # Attributes of objects
 

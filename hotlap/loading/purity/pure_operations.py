@@ -239,6 +239,12 @@ BY_NAME: dict[Gives, list[str]] = {
     ],
 }  # fmt: skip
 
+# Of these, those in which compiled code opens the file, without an audit event of Python's
+UNHEARD = frozenset(
+    "h5py.File cv2.imread pandas.read_parquet pandas.read_feather pandas.read_hdf imageio.imread skimage.io.imread "
+    "soundfile.read torchaudio.load torchvision.io.read_image torchvision.io.decode_image".split()
+)
+
 # Classes of callable objects whose results depend on their attributes and arguments alone.
 CALLED = frozenset(
     f"torchvision.transforms.transforms.{name}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -16,6 +17,10 @@ from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import Value
 
 INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
+USUAL_CODECS = frozenset(
+    "utf-8 utf8 utf-8-sig ascii us-ascii latin-1 latin1 iso-8859-1 cp1252 utf-16 utf-16-le utf-16-be utf-32 "
+    "strict ignore replace backslashreplace surrogateescape surrogatepass xmlcharrefreplace namereplace".split()
+)
 READ_MODES = frozenset("r rb rt br".split())
 
 
@@ -65,11 +70,32 @@ def need_read_mode(mode: Value | None, also: tuple[str, ...] = (), needed: bool 
         raise Impure("opens a file that it may write to")
 
 
+def need_usual_codec(args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    """Raise Impure unless text is encoded and decoded by Python itself: a program can register its own handlers."""
+    given = [*args[:2], *(kwargs[name] for name in ("encoding", "errors") if name in kwargs)]
+    for value in given:
+        name = value.known
+        usual = name is None or (isinstance(name, str) and name.lower().replace("_", "-") in USUAL_CODECS)
+        if not usual and type(name) is not int:
+            raise Impure("encodes or decodes text in a way that the program may have registered")
+
+
+def beginning_of(value: Value) -> str | None:
+    """Return how a text or path begins, "" if it is one of those that are stored, or None if that is not known."""
+    return str(value.known) if isinstance(value.known, str | PurePath) else value.begins
+
+
 def is_handle(value: Value) -> bool:
     """Return whether this is an open file of arrays, or an array in it."""
     if value.objects or value.made or not value.plain:
         return False
     return value.handle or type_name(type(value.known)).startswith("h5py.")
+
+
+def path_of_file(handle: Value) -> str | None:
+    """Return the path of an open file of arrays, or of the file that an array in it belongs to."""
+    name = getattr(getattr(handle.known, "file", handle.known), "filename", None)
+    return handle.begins or (None if name is None else str(name))
 
 
 def is_callable(value: Value) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from hotlap.loading.purity.created import Closure, Keywords
 from hotlap.loading.purity.frames import Frame, Names
+from hotlap.loading.purity.genuine import genuine
 from hotlap.loading.purity.objects import of_the_program
 from hotlap.loading.purity.questions import refuse_lazy
 from hotlap.loading.purity.source import Definition, Unreadable, definition_of
@@ -106,7 +107,7 @@ class Reader(Statements):
     def _bind(self, function: FunctionType, definition: Definition, args: Sequence[Value], kwargs: Names) -> Names:
         defaults = [self.objects.value_of(default) for default in function.__defaults__ or ()]
         by_name = {name: self.objects.value_of(default) for name, default in (function.__kwdefaults__ or {}).items()}
-        if of_the_program(function.__module__):
+        if of_the_program(function.__module__) or not genuine(function):
             for name in ("__defaults__", "__kwdefaults__", "__code__"):
                 if getattr(function, name):
                     self.study.note_attribute(function, name)

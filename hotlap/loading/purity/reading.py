@@ -31,6 +31,11 @@ class Reading(ABC):
     def frame(self) -> Frame:
         return self.frames[-1]
 
+    def computed(self, text: Any) -> Value:
+        """Return a text or path computed of known ones, and keep it alive: values are compared by identity."""
+        self.study.alive.append(text)
+        return Value(plain=True, known=text)
+
     def truth(self, value: Value) -> bool | None:
         """Return the truth of a condition if the state decides it, else None."""
         for made in value.made:

@@ -23,6 +23,7 @@ from hotlap.loading.purity.pure_operations import (
     METHODS,
     OUT_AT,
     OUTPUTS,
+    UNHEARD,
     WHOLE_MODULES,
     WHY,
     Gives,
@@ -92,6 +93,11 @@ def _by_module(function: Any) -> Gives | None:
                 return Gives.ALIAS
             return Gives.ORDERED if module.startswith("torch") else Gives.NEW
     return None
+
+
+def opens_unheard(function: Any) -> bool:
+    """Return whether compiled code opens the file, without an audit event of Python's that would tell its name."""
+    return any(resolved(name) is function for name in UNHEARD)
 
 
 def is_ordered(function: Any) -> bool:

@@ -59,8 +59,10 @@ def _name_of_compiled(function: Any) -> str:
 
 
 def _is_seed(value: Value) -> bool:
-    """Return whether the value is a seed; one that may be None shows when items are fetched a second time."""
-    return value.plain and value.known is not None and not value.objects and not value.made
+    """Return whether the value is a number and cannot be None, with which a generator is seeded at random."""
+    if value.items is not None:
+        return all(map(_is_seed, value.items))
+    return value.item or value.number or type(value.known) in (int, float, str)
 
 
 def is_seeded(value: Value | None) -> bool:

@@ -105,22 +105,24 @@ class Statements(Expressions):
 
     def _Import(self, node: ast.Import) -> None:
         for imported in node.names:
-            module = sys.modules.get(imported.name)
-            if module is None:
-                raise Impure(f"imports {imported.name} when an item is fetched")
-            top = sys.modules[imported.name.partition(".")[0]]
+            module = self._module(imported.name)
+            top = self._module(imported.name.partition(".")[0])
             self.bind_name(
                 imported.asname or imported.name.partition(".")[0], Value(objects=(module if imported.asname else top,))
             )
+
+    def _module(self, name: str) -> Any:
+        if sys.modules.get(name) is None:
+            raise Impure(f"imports {name} when an item is fetched")
+        self.study.names[id(sys.modules), name] = sys.modules, name
+        return sys.modules[name]
 
     def _ImportFrom(self, node: ast.ImportFrom) -> None:
         package = self.frame.function.__globals__.get("__package__") or ""
         parts = package.split(".")
         base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
         name = ".".join(component for component in (base, node.module or "") if component)
-        module = sys.modules.get(name)
-        if module is None:
-            raise Impure(f"imports {name} when an item is fetched")
+        module = self._module(name)
         for imported in node.names:
             self.bind_name(
                 imported.asname or imported.name, self.load_attribute(Value(objects=(module,)), imported.name)

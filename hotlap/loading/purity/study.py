@@ -48,7 +48,8 @@ class Study:
     cells: dict[int, CellType] = field(default_factory=dict)
     containers: dict[int, Any] = field(default_factory=dict)  # those whose contents are not all plain
     texts: set[str] = field(default_factory=set)  # in the code, which may name a file
-    opened: dict[tuple[int, str], tuple[Reference, str]] = field(default_factory=dict)  # set at the first fetch
+    folders: set[str] = field(default_factory=set)  # how the names of files begin that compiled code opens
+    opened: dict[tuple[int, str], tuple[Reference, str, str]] = field(default_factory=dict)  # set at the first fetch
     reads_files: bool = False
     may_draw: bool = False  # from the streams of torch, NumPy and random
     ordered: bool = False  # the last digits depend on the number of threads

@@ -35,6 +35,8 @@ class Value:
     lazy: bool = False  # code of the program runs when it is consumed, which may be later
     spread: bool = False  # stands for any number of arguments
     item: bool = False  # the index of the item that is fetched, an int
+    number: bool = False  # the result of arithmetic, and so not None
+    begins: str | None = None  # how a computed path begins; "" if it is one of the texts that are stored
     known: Any = UNKNOWN  # the plain value itself
     objects: tuple[Any, ...] = ()
     made: tuple[Any, ...] = ()
@@ -60,6 +62,8 @@ class Value:
             self.lazy,
             self.mixed,
             self.item,
+            self.number,
+            self.begins,
             self.record,
             self.dtype,
             id(self.known),
@@ -136,6 +140,17 @@ def flat(value: Value) -> Value:
     return replace(either([replace(value, items=None, element=None), *inner]), known=UNKNOWN) if inner else value
 
 
+def borrowed(value: Value) -> Value:
+    """Return the value as one that belongs to somebody else, with everything inside it."""
+    return replace(
+        value,
+        own=False,
+        deep=False,
+        items=None if value.items is None else tuple(map(borrowed, value.items)),
+        element=None if value.element is None else borrowed(value.element),
+    )
+
+
 def either(values: Iterable[Value]) -> Value:
     return reduce(_either, values, NOTHING)
 
@@ -155,6 +170,8 @@ def _either(left: Value, right: Value) -> Value:
         lazy=left.lazy or right.lazy,
         mixed=left.mixed or right.mixed,
         item=left.item and right.item,
+        number=left.number and right.number,
+        begins=left.begins if left.begins == right.begins else None,
         record=left.record if left.record is right.record else None,
         dtype=left.dtype if left.dtype is right.dtype else None,
         known=left.known if left.known is right.known else UNKNOWN,
