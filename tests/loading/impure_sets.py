@@ -26,6 +26,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+import h5py
 import numpy as np
 import pandas as pd
 import torch
@@ -1093,6 +1094,32 @@ class HashesByAMethodOfTheirs(Base):
 class SetsFlagsOfDecimals(Base):
     def __getitem__(self, i):
         return self.x[i], float(decimal.Decimal(1) / decimal.Decimal(i + 3))
+
+
+@impure("draws random numbers", options={})
+class SeedsByWhatMayBeNone(Base):
+    def __getitem__(self, i):
+        rng = np.random.default_rng(self.options.get("seed"))
+        return self.x[i] * (0.0 if rng.random() < 0.005 else 1.0)
+
+
+@impure("may have registered")
+class DecodesWithAHandlerOfItsOwn(Base):
+    def __getitem__(self, i):
+        return self.x[i] * len(bytes([65, 200]).decode("ascii", "count"))
+
+
+@impure("may have registered")
+class MakesTextWithAHandlerOfItsOwn(Base):
+    def __getitem__(self, i):
+        return self.x[i] * len(str(bytes([65, 200]), "ascii", errors="count"))
+
+
+@impure("by a computed name")
+class OpensInCompiledCode(Base):
+    def __getitem__(self, i):
+        with h5py.File(str(i) + ".h5", "r") as file:
+            return torch.tensor(file["x"][0])
 
 
 class Template(Base):

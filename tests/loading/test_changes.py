@@ -940,6 +940,185 @@ def change(e):
     if e == 1 and hasattr(torch.backends.mkldnn, "matmul"): torch.backends.mkldnn.matmul.fp32_precision = "ieee"
 def run(): return train(DataLoader(Products(), 8), change)
 """,
+    "an object that None replaces": """
+class Teacher: pass
+class Taught(Rows):
+    def __init__(self):
+        super().__init__()
+        self.teacher = Teacher()
+    def __getitem__(self, i): return self.x[i] * (2.0 if self.teacher is not None else 1.0), self.y[i] * 1.0
+rows = Taught()
+def within(e, s):
+    if (e, s) == (1, 2): rows.teacher = None
+def run(): return train(DataLoader(rows, 8), within=within)
+""",
+    "the class of an object": """
+class Train: pass
+class Eval: pass
+class Moded(Rows):
+    def __init__(self):
+        super().__init__()
+        self.mode = Train()
+    def __getitem__(self, i): return self.x[i] * (2.0 if isinstance(self.mode, Train) else 1.0), self.y[i] * 1.0
+rows = Moded()
+def within(e, s):
+    if (e, s) == (1, 2): rows.mode.__class__ = Eval
+def run(): return train(DataLoader(rows, 8), within=within)
+""",
+    "the bases of a class": """
+class One(Rows):
+    def __getitem__(self, i): return self.x[i] * 1.0, self.y[i] * 1.0
+class Two(Rows):
+    def __getitem__(self, i): return self.x[i] * 2.0, self.y[i] * 1.0
+class Either(One): pass
+def within(e, s):
+    if (e, s) == (1, 2): Either.__bases__ = (Two,)
+def run(): return train(DataLoader(Either(), 8), within=within)
+""",
+    "a default of a function that bears a library's name": """
+@functools.wraps(torch.nn.functional.normalize)
+def normalize(x, scale=2.0): return x * scale
+class Normal(Rows):
+    def __getitem__(self, i): return normalize(self.x[i]), self.y[i] * 1.0
+def within(e, s):
+    if (e, s) == (1, 2): normalize.__defaults__ = (1.0,)
+def run(): return train(DataLoader(Normal(), 8), within=within)
+""",
+    "the form of arrays in a list": """
+class Formed(Rows):
+    def __init__(self): self.rows = [np.arange(1024.0) * i for i in range(N)]
+    def __getitem__(self, i): return torch.from_numpy(self.rows[i] * 1).float(), torch.ones(1)
+rows, shapes = Formed(), []
+def loader():
+    for batch in DataLoader(rows, 8):
+        shapes.append(tuple(batch[0].shape))
+        yield batch
+def within(e, s):
+    if (e, s) == (1, 2):
+        for row in rows.rows: row.shape = (2, 512)
+def run(): return train(loader, within=within), shapes
+""",
+    "an array of a list that every item reads": """
+class Anchored(Rows):
+    def __init__(self):
+        self.rows = [torch.full((1024,), float(i)) for i in range(N)]
+        self.anchor = self.rows[0]
+    def __getitem__(self, i): return self.rows[i] - self.anchor, torch.ones(1)
+rows = Anchored()
+def within(e, s):
+    if (e, s) in ((1, 2), (2, 3)): rows.anchor.add_(1)
+def run(): return train(DataLoader(rows, 8), within=within)
+""",
+    "a file in shared memory": """
+import atexit, shutil, tempfile
+root = tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+atexit.register(shutil.rmtree, root)
+json.dump(N, open(root + "/meta.json", "w"))
+for i in range(N): np.save(root + f"/{i:03d}.npy", X[i].numpy())
+class Shared(Rows):
+    def __init__(self): self.pattern, self.meta = root + "/%03d.npy", root + "/meta.json"
+    def __len__(self): return json.load(open(self.meta))
+    def __getitem__(self, i): return torch.from_numpy(np.load(self.pattern % i)), torch.ones(1)
+def within(e, s):
+    if e and s == 3: np.save(root + "/040.npy", X[40].numpy() * e * 4)
+def run(): return train(DataLoader(Shared(), 8), within=within)
+""",
+    "a file that compiled code opens by a computed name": """
+json.dump(N, open("meta.json", "w"))
+def write(part, scale):
+    with h5py.File(f"part{part}.h5", "w") as file: file["x"] = X[part * 12:part * 12 + 12].numpy() * scale
+for part in range(4): write(part, 1)
+class Parts(Rows):
+    def __init__(self): self.meta = "meta.json"
+    def __len__(self): return json.load(open(self.meta))
+    def __getitem__(self, i):
+        with h5py.File(f"part{i // 12}.h5", "r") as file: return torch.from_numpy(file["x"][i % 12]), torch.ones(1)
+def within(e, s):
+    if e and s == 2: write(3, 10 * e)
+def run(): return train(DataLoader(Parts(), 8), within=within)
+""",
+    "a file that the program puts where one is opened": """
+for name, scale in (("a.h5", 1), ("b.h5", 5)):
+    with h5py.File(name, "w") as file: file["x"] = X.numpy() * scale
+class Opened(Rows):
+    def __init__(self): self.path, self.file = "a.h5", None
+    def __getitem__(self, i):
+        if self.file is None: self.file = h5py.File(self.path, "r")
+        return torch.from_numpy(self.file["x"][i]), torch.ones(1)
+rows = Opened()
+def change(e):
+    if e == 2: rows.file = h5py.File("b.h5", "r")
+def run(): return train(DataLoader(rows, 8, num_workers=1), change)
+""",
+    "nothing, and a batch holds one tensor twice": """
+wide = torch.randn(N, 2048, generator=torch.Generator().manual_seed(2))
+class Boxes(Rows):
+    def __getitem__(self, i):
+        box = X[i] * 2
+        return wide[i] * 1.0, box, box
+def collate(several): return torch.stack([a for a, _, _ in several]), [b for _, b, _ in several], [c for _, _, c in several]
+def loader():
+    for images, boxes, same in DataLoader(Boxes(), 8, collate_fn=collate):
+        for box in boxes: box /= 100
+        yield images, torch.stack(same)
+def run(): return train(loader)
+""",
+    "nothing, and a batch holds views": """
+wide = torch.randn(N, 2048, generator=torch.Generator().manual_seed(2))
+class Views(Rows):
+    def __getitem__(self, i): return wide[i] * 1.0, torch.full((3, 5), float(i))[:, :4]
+def collate(several): return torch.stack([a for a, _ in several]), [b for _, b in several]
+def run(): return [[(b.stride(), b.is_contiguous()) for b in boxes] for _, boxes in DataLoader(Views(), 8, collate_fn=collate)]
+""",
+    "whether warnings are errors": """
+import random, warnings
+class Logs(Rows):
+    def __init__(self):
+        super().__init__()
+        self.a = self.x.numpy() ** 2
+        self.a[17] = 0
+    def __getitem__(self, i):
+        a = self.a[i]
+        for _ in range(40): a = np.sort(a * 1.0)
+        return torch.from_numpy(np.maximum(np.log(self.a[i]), -1)), self.y[i] * 1.0
+def change(e):
+    if e == 2: warnings.simplefilter("error")
+def run():
+    try: return train(DataLoader(Logs(), 8), change)
+    except RuntimeWarning as warning: return str(warning)
+""",
+    "a module that items import": """
+import sys, types
+def made(scale):
+    module = types.ModuleType("augment")
+    module.scaled = (lambda x: x * 2.0) if scale == 2 else (lambda x: x * 1.0)
+    return module
+sys.modules["augment"] = made(2)
+class Imports(Rows):
+    def __getitem__(self, i):
+        from augment import scaled
+        return scaled(self.x[i]), self.y[i] * 1.0
+def within(e, s):
+    if (e, s) == (1, 2): sys.modules["augment"] = made(1)
+def run(): return train(DataLoader(Imports(), 8), within=within)
+""",
+    "nothing, and the first sample of a batch decides its dtype": """
+class Mixed(Rows):
+    def __getitem__(self, i):
+        a = X[i]
+        for _ in range(20): a = torch.sort(-a)[0]
+        return X[i] * 1.0, 0 if i in (13, 27, 30, 41) else 0.5
+class Phased(Sampler):
+    def __init__(self): self.epoch = -1
+    def __len__(self): return N
+    def __iter__(self):
+        self.epoch += 1
+        return iter(range(N)) if not self.epoch else iter(torch.randperm(N).tolist())
+def run():
+    loader = DataLoader(Mixed(), 8, sampler=Phased(), num_workers=2)
+    torch.manual_seed(0)
+    return [str(y.dtype) for _ in range(5) for _, y in loader]
+""",
     "nothing, and the program profiles some of its steps": """
 def run():
     found, loader = [], DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
