@@ -10,11 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from threading import get_ident
 
 from hotlap.loading.contents import Unwatchable
+from hotlap.loading.file_events import FileEvents
 from hotlap.loading.memory_maps import open_files, writable_files
 
 MOST_FILES = 300_000
@@ -40,6 +41,7 @@ class Files:
         here = os.getcwd()
         until = time.perf_counter() + MOST_SECONDS
         self._seen: dict[str, Seen] = {}
+        self._folders: list[str] = []
         for name in dict.fromkeys(named):
             self._add(name, here, until)
         for text in in_code:
@@ -59,6 +61,9 @@ class Files:
         self.found_late = False  # a change that another process may have made some batches ago
         if (held := self._held_to_write()) is not None:
             raise Unwatchable(f"the program has {held} open or memory-mapped for writing")
+        self._events: FileEvents | None = None
+        with suppress(OSError):
+            self._events = FileEvents(self._names, self._paths, self._folders)
         _listen()
         self._heard = _forgotten + len(_written)
 
@@ -73,6 +78,7 @@ class Files:
             path = os.path.realpath(name)
             if not (here == path or here.startswith(path.rstrip(os.sep) + os.sep)):  # the program writes there too
                 self._seen[name] = _as_seen(found)
+                self._folders.append(name)
                 self._add_folder(name, until)
         else:
             self._seen[name] = _as_seen(found)
@@ -84,6 +90,8 @@ class Files:
                 self._seen[entry.path] = _as_seen(entry.stat())
             except OSError:
                 continue
+            if entry.is_dir():
+                self._folders.append(entry.path)
             if len(self._seen) > MOST_FILES or time.perf_counter() > until:
                 raise Unwatchable("it may read more files than can be watched")
 
@@ -100,9 +108,19 @@ class Files:
     def differ_now(self) -> str | None:
         """Check the files this process has written to, and some others, before a batch."""
         if (found := self._written_by_us()) is None:
-            found = self._looked_at(time.perf_counter() + AT_EACH_BATCH)
-            self.found_late = found is not None and self._in_turn
+            have_come = self._have_events()
+            found = self._looked_at(None if have_come else time.perf_counter() + AT_EACH_BATCH)
+            self.found_late = found is not None and self._in_turn and not have_come
         return found
+
+    def _have_events(self) -> bool:
+        if self._events is None:
+            return False
+        try:
+            return self._events.have_come()
+        except OSError:
+            self._events = None
+            return False
 
     def _written_by_us(self) -> str | None:
         news = _written[self._heard - _forgotten :] if self._heard >= _forgotten else list(self._names)

@@ -1119,6 +1119,18 @@ def run():
     torch.manual_seed(0)
     return [str(y.dtype) for _ in range(5) for _, y in loader]
 """,
+    "one of many files, which compiled code writes": """
+os.mkdir("features")
+MANY = 400
+for i in range(MANY): torch.save(X[i % N], f"features/{i:03d}.pt")
+class Saved(Rows):
+    def __init__(self): self.root = "features"
+    def __len__(self): return MANY
+    def __getitem__(self, i): return torch.load(os.path.join(self.root, f"{i:03d}.pt")), torch.ones(1)
+def within(e, s):
+    if e and s == 20: torch.save(X[3] * 50 * e, "features/171.pt")
+def run(): return train(DataLoader(Saved(), 8), within=within, epochs=3)
+""",
     "nothing, and the program profiles some of its steps": """
 def run():
     found, loader = [], DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
