@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import collections
 import functools
+import hashlib
 import io
 import json
 import math
@@ -204,6 +205,20 @@ class LazilyOpenedByMethod(Base):
         if not hasattr(self, "file"):
             self.open()
         return torch.tensor(self.rows[i])
+
+
+@pure(names=["b", "A"])
+class SortsByAMethodOfText(Base):
+    def __getitem__(self, i):
+        return self.x[i] * len(sorted(self.names, key=str.lower)[0])
+
+
+@pure()
+class ReducesAndHashes(Base):
+    def __getitem__(self, i):
+        total = functools.reduce(lambda a, b: a * b, [1.0, 2.0, self.x[i].quantile(0.5)])
+        text = hashlib.md5(str(i).encode("utf-8")).hexdigest()
+        return torch.einsum("i,i->i", self.x[i], self.x[i]) * total * int(text[:2], 16)
 
 
 @pure(path="rows.h5", _file=None)

@@ -144,6 +144,18 @@ def _mapped(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
     return replace(container(found), lazy=_runs_code(args[0]) or any(argument.lazy for argument in args))
 
 
+def _reduced(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
+    element = reader.iterated(args[1])
+    found = args[2] if len(args) > 2 else element
+
+    def once() -> Value:
+        nonlocal found
+        found = either([found, reader.call_value(args[0], [found, element], {})])
+        return found
+
+    return reader.repeated(once)
+
+
 def _filtered(reader: Lookups, args: Sequence[Value], kwargs: Names) -> Value:
     element = reader.iterated(args[1])
     if args[0].known is None:
@@ -259,6 +271,7 @@ BUILTINS: dict[int, Callable[[Lookups, Sequence[Value], Names], Value]] = {
     id(zip): _zipped,
     id(map): _mapped,
     id(filter): _filtered,
+    id(functools.reduce): _reduced,
     id(next): _next,
     id(isinstance): _is_instance,
     id(issubclass): _new,

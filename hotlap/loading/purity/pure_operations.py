@@ -57,11 +57,11 @@ METHODS = frozenset(
     # tables and their columns
     "iterrows itertuples to_numpy to_dict to_list isin isna isnull notna notnull fillna dropna drop drop_duplicates "
     "reset_index set_index rename head tail nunique value_counts groupby agg aggregate mask between "
-    "get_group first last nlargest nsmallest sort_index reindex merge pivot unstack melt explode asstr "
+    "quantile get_group first last nlargest nsmallest sort_index reindex merge pivot unstack melt explode asstr "
     "iter_batches to_pylist as_py combine_chunks column slice num_rows to_pandas xs droplevel "
     # files
     "read readline readlines read_text read_bytes seek tell close resolve "
-    "getvalue getbuffer namelist infolist".split()
+    "getvalue getbuffer namelist infolist hexdigest digest".split()
 )  # fmt: skip
 
 # Methods that write into their object: pure if the call created it.
@@ -150,7 +150,7 @@ _TORCH_NEW = (
     "diag diag_embed outer block_diag hann_window hamming_window blackman_window "
     "is_tensor is_floating_point is_complex numel get_default_dtype finfo iinfo device Size polar complex lerp "
     "heaviside "
-    "isin count_nonzero masked_fill index_add promote_types result_type"
+    "quantile isin count_nonzero masked_fill index_add promote_types result_type"
 ).split()  # fmt: skip
 _TORCH_ORDERED = (
     "sum mean std var prod norm dist cumsum cumprod logsumexp softmax log_softmax matmul mm bmm mv dot inner "
@@ -160,7 +160,7 @@ _TORCH_ALIAS = (
     "as_tensor from_numpy asarray frombuffer squeeze unsqueeze reshape ravel flatten unflatten transpose permute "
     "swapaxes movedim moveaxis t narrow select chunk split tensor_split unbind broadcast_to broadcast_tensors "
     "atleast_1d atleast_2d atleast_3d real imag view_as_real view_as_complex diagonal detach meshgrid "
-    "cartesian_prod diff linalg.diagonal"
+    "cartesian_prod diff einsum linalg.diagonal"
 ).split()  # fmt: skip
 _NN_NEW = "pad one_hot relu gelu silu leaky_relu elu sigmoid tanh hardtanh".split()
 _NN_ORDERED = "interpolate normalize grid_sample affine_grid softmax log_softmax avg_pool1d avg_pool2d max_pool2d "
@@ -198,6 +198,7 @@ BY_NAME: dict[Gives, list[str]] = {
         *("torch.is_storage torchvision.utils._Image_fromarray".split()),
         *(f"numpy.{name}" for name in _NUMPY_NEW),
         *(f"json.{name}" for name in "loads dumps".split()),
+        *(f"hashlib.{name}" for name in "md5 sha1 sha256 sha512 blake2b".split()),
         *("copy.deepcopy io.BytesIO io.StringIO os.fspath os.fsdecode os.fsencode".split()),
         *(f"PIL.Image.{name}" for name in "fromarray new merge blend composite alpha_composite frombytes".split()),
         *(f"PIL.ImageEnhance.{name}" for name in "Brightness Color Contrast Sharpness".split()),

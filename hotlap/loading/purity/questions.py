@@ -6,7 +6,7 @@ import ast
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any
 
 from hotlap.loading.purity.created import Bound, Closure, Instance
@@ -16,6 +16,7 @@ from hotlap.loading.purity.rules import rule_of
 from hotlap.loading.purity.study import Impure
 from hotlap.loading.purity.values import Value
 
+DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType)  # such as str.lower
 INERT = (type, FunctionType, BuiltinFunctionType, MethodType)
 USUAL_CODECS = frozenset(
     "utf-8 utf8 utf-8-sig ascii us-ascii latin-1 latin1 iso-8859-1 cp1252 utf-16 utf-16-le utf-16-be utf-32 "
@@ -106,7 +107,7 @@ def is_callable(value: Value) -> bool:
 
 
 def _is_function(candidate: Any) -> bool:
-    return isinstance(candidate, (*INERT, functools.partial)) or rule_of(candidate) is not None
+    return isinstance(candidate, (*INERT, *DESCRIPTORS, functools.partial)) or rule_of(candidate) is not None
 
 
 def is_given(value: Value | None) -> bool:

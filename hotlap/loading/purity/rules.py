@@ -101,8 +101,9 @@ def opens_unheard(function: Any) -> bool:
 
 
 def is_ordered(function: Any) -> bool:
-    """Return whether a function of a module whose functions may return views sums in an order that may vary."""
-    return str(getattr(function, "__module__", "")).startswith("torchvision.")
+    """Return whether a function that may return a view otherwise sums in an order that may vary."""
+    module = str(getattr(function, "__module__", ""))
+    return module.startswith("torchvision.") or (module == "torch.functional" and function.__name__ == "einsum")
 
 
 def _is_ufunc_of_a_library(function: Any) -> bool:
