@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,8 @@ class AppliedPlan:
     def _site(self, choice: Choice) -> Site:
         entry = entries()[choice.name]
         site = Site(choice.name, entry.code, entry.parse(choice.value), self.torch, self.seams, self._root_discovery)
-        site.on_applied = site.on_withdrawn = self._changed
+        site.on_applied = self._changed
+        site.on_withdrawn = lambda site: self._changed(site.outcome)
         site.asked = choice.asked
         return site
 
@@ -125,7 +125,7 @@ class AppliedPlan:
 
     def _tried(self, choice: Choice, arm: frozenset[str]) -> Site:
         site = self._site(choice)
-        site.on_applied, site.on_withdrawn = lambda outcome: None, partial(self._withdrawn, site)
+        site.on_applied, site.on_withdrawn = lambda outcome: None, self._withdrawn
         site.alongside = arm | {sibling.name for sibling in self.sites}
         if self.deciding is not None and choice.name in self.deciding.doubted:
             site.refused(self.deciding.doubted[choice.name])
@@ -239,12 +239,12 @@ class AppliedPlan:
         if self._reported and self._speaks and self.deciding is None:
             say(*lines([outcome]))
 
-    def _withdrawn(self, site: Site, outcome: Outcome) -> None:
+    def _withdrawn(self, site: Site) -> None:
         """Report a tried entry that gave wrong results; not every step is checked, so earlier ones may be wrong too."""
         if site.doubted and self.deciding is not None:
-            self.deciding.doubted[site.name] = outcome.why
+            why = self.deciding.doubted[site.name] = site.outcome.why
             if self._speaks:
-                say(f"{site.name} is switched off for good: {outcome.why}; earlier steps may have been wrong too")
+                say(f"{site.name} is switched off for good: {why}; earlier steps may have been wrong too")
 
     @property
     def _speaks(self) -> bool:

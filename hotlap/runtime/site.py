@@ -37,7 +37,7 @@ class Site:
         self._by_root: ByIdentity[Instead] | None = None
         self.ledger = Ledger()
         self.on_applied: Callable[[Outcome], None] = lambda outcome: None
-        self.on_withdrawn: Callable[[Outcome], None] = lambda outcome: None
+        self.on_withdrawn: Callable[[Site], None] = lambda site: None
         self.closed = False
         self.paused = False  # its state is kept, and every call is the program's own
         self.coming = False  # it is gathering data, to be used once complete
@@ -73,7 +73,7 @@ class Site:
         """Undo everything now, and report why."""
         self._report(Status.WITHDRAWN, why)
         self.close()
-        self.on_withdrawn(self.outcome)
+        self.on_withdrawn(self)
 
     def differs(self, why: str) -> None:
         """Withdraw for good, because the entry computed something else than the program would have."""
