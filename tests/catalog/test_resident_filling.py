@@ -82,13 +82,12 @@ def test_a_dataset_error_is_raised_from_its_worker_as_without_hotlap(filled):
         list(DataLoader(Failing(), 4, num_workers=2))
 
 
-def test_data_that_workers_that_are_not_forked_fetch_is_not_cached(filled, monkeypatch):
-    """Their batches do not show whether all samples of a batch have the dtypes of the first."""
+def test_workers_that_are_not_forked_fetch_the_data_themselves(filled, monkeypatch):
     monkeypatch.setattr(caches, "EAGER", -1.0)
     with resident() as enabled:
         (batch, *_) = DataLoader(Rows(), 4, num_workers=1, multiprocessing_context="spawn")
         assert batch.tolist() == [0, 1, 2, 3]
-        assert "do not show which samples to keep" in outcome(enabled).why
+        assert "as its workers fetch them" in outcome(enabled).why
     assert filled == []
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.resident_data.batch_picker import BatchPicker
 from hotlap.catalog.resident_data.caches import Caches, DatasetRows, is_complete, needs_workers
+from hotlap.catalog.resident_data.sameness import can_be_pickled
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.outside_profiles import is_profiled, unprofiled
 from hotlap.loading.pure import DataChanged, Unfit, is_traced
@@ -95,7 +96,8 @@ class Keeper:
         if needs_workers(loader, store) and not store.missing:
             return original()  # torch's workers; from the next epoch on they wait, should they be needed
         left_to_workers = bool(loader.num_workers) and store.missing > 0
-        if left_to_workers and start_method(loader.multiprocessing_context) != "fork":
+        is_forked = start_method(loader.multiprocessing_context) == "fork"
+        if left_to_workers and not is_forked and (store.forks_only or not can_be_pickled()):
             self.site.no_effect(
                 f"{store.name}: its workers are not forked, and its batches do not show which samples to keep"
             )

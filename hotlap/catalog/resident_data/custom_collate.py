@@ -42,6 +42,8 @@ def is_default(torch: Any, collate: Any) -> bool:
 
 
 class RaggedStore(Store):
+    forks_only = True
+
     def __init__(self, torch: Any, dataset: Any, collate: Any, known: Pure, own: Study) -> None:
         self._passes_on = passes_on(collate, known)
         super().__init__(torch, dataset, collate, known, own)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from pathlib import Path
 from typing import Any
 
 from hotlap.loading.pure import Unfit
@@ -55,33 +56,37 @@ def _content(array: Any) -> Any:
     return array.tolist() if dtype is not None and dtype.hasobject else array.tobytes()
 
 
-def like(torch: Any, first: Any) -> Callable[[Any], bool]:
-    """Return a check, called for each sample, of whether it has the types, dtypes, shapes and strides of the first."""
-    kind = type(first)
-    if isinstance(first, torch.Tensor):
-        dtype, shape, stride, device = first.dtype, first.shape, first.stride(), first.device
-        needs = first.requires_grad
-        return lambda sample: (
-            type(sample) is kind
-            and sample.dtype is dtype
-            and sample.shape == shape
-            and sample.stride() == stride
-            and sample.device == device
-            and sample.requires_grad is needs
-        )
-    if hasattr(first, "dtype") and hasattr(first, "shape"):
-        form = (first.dtype, first.shape, getattr(first, "strides", None))
-        return lambda sample: (
-            type(sample) is kind and (sample.dtype, sample.shape, getattr(sample, "strides", None)) == form
-        )
-    if isinstance(first, dict):
-        keys, values = list(first), [like(torch, value) for value in first.values()]
-        return lambda sample: type(sample) is kind and list(sample) == keys and _each(values, sample.values())
-    if isinstance(first, list | tuple):
-        parts, count = [like(torch, value) for value in first], len(first)
-        return lambda sample: type(sample) is kind and len(sample) == count and _each(parts, sample)
-    return lambda sample: type(sample) is kind
+def form_of(sample: Any) -> tuple[Any, ...]:
+    """Return the types, dtypes, shapes and strides of a sample, which can be compared and pickled."""
+    kind = type(sample)
+    if hasattr(sample, "requires_grad") and hasattr(sample, "stride"):
+        return kind, sample.dtype, sample.shape, sample.stride(), str(sample.device), sample.requires_grad
+    if hasattr(sample, "dtype") and hasattr(sample, "shape"):
+        return kind, sample.dtype, sample.shape, getattr(sample, "strides", None)
+    if isinstance(sample, dict):
+        return kind, tuple((key, form_of(value)) for key, value in sample.items())
+    if isinstance(sample, list | tuple):
+        return kind, tuple(map(form_of, sample))
+    return (kind,)
 
 
-def _each(checks: list[Callable[[Any], bool]], values: Iterable[Any]) -> bool:
-    return all(check(value) for check, value in zip(checks, values, strict=True))
+class ComparingCollate:
+    """The collate_fn of workers; returns also whether all samples have the form of those that are cached.
+
+    A batch alone does not show that: its dtypes follow the first of its samples.
+    """
+
+    def __init__(self, collate: Any, form: tuple[Any, ...]) -> None:
+        self._collate, self._form = collate, form
+
+    def __call__(self, samples: list[Any]) -> tuple[Any, bool]:
+        return self._collate(samples), all(form_of(sample) == self._form for sample in samples)
+
+
+def can_be_pickled() -> bool:
+    """Return whether Python processes that the program starts find our modules, which it may prevent."""
+    if __name__.partition(".")[0] == "hotlap":
+        return True  # without a command: the program imports us itself
+    boot = str(Path(__file__).parents[2] / "patch" / "boot")
+    is_entered = bool(os.environ.get("HOTLAP_SESSION")) and os.environ.get("HOTLAP") != "off"
+    return is_entered and boot in os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -14,7 +14,7 @@ from typing import Any
 from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.progress import Progress
 from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows, TextRows, rows_for
-from hotlap.catalog.resident_data.sameness import like, same
+from hotlap.catalog.resident_data.sameness import ComparingCollate, form_of, same
 from hotlap.loading.files import read_files
 from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit, warnings_raised
 from hotlap.loading.purity import Study
@@ -34,6 +34,8 @@ AT_FIRST = 0.7  # … and before the first batch of workers: the first step must
 class Store:
     """The stacked rows of one dataset. It holds no reference to the dataset, which therefore can be freed."""
 
+    forks_only = False  # workers must be forked from this process to send the samples to keep
+
     def __init__(self, torch: Any, dataset: Any, collate: Any, pure: Pure, *others: Study) -> None:
         """Prepare an empty store. Raises Unfit if the dataset cannot be kept."""
         self.torch, self.collate, self.pure = torch, collate, pure
@@ -47,7 +49,7 @@ class Store:
             with read_files() as opened:
                 samples = self._first_samples(dataset)
             self.watch.require_watched(opened)
-            self._is_alike = like(torch, samples[0])
+            self._form = form_of(samples[0])
             leaves = self._prepared(samples)
             self.bytes = self.total * (self._besides(samples) + sum(_row_bytes(torch, leaf) for leaf in leaves))
             self._require_memory()
@@ -149,7 +151,7 @@ class Store:
 
     def _examine(self, rows: Any, samples: list[Any]) -> None:
         """Raise Unfit if the samples cannot be stacked."""
-        self._require_alike(all(map(self._is_alike, samples)))
+        self._require_alike(all(form_of(sample) == self._form for sample in samples))
 
     def _require_alike(self, are_alike: bool) -> None:
         if not are_alike:
@@ -192,13 +194,7 @@ class Store:
     # Batches made by the program's workers
 
     def collate_in_workers(self) -> Any:
-        return self._collate_and_compare
-
-    def _collate_and_compare(self, samples: list[Any]) -> tuple[Any, Any]:
-        """Runs in a worker, which was forked from this process. A batch alone does not show that its samples are alike:
-        its dtypes follow the first of them.
-        """
-        return self.collate(samples), all(map(self._is_alike, samples))
+        return ComparingCollate(self.collate, self._form)
 
     def shown(self, rows: Any, made: Any) -> None:
         """Keep what a worker has made of these rows."""
