@@ -11,7 +11,7 @@ from types import MethodType
 from typing import Any
 
 from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host
-from hotlap.loading.groups import Group, holds_objects, version_of
+from hotlap.loading.groups import Elements, Group, holds_objects, version_of
 from hotlap.loading.memory_maps import SharedRanges
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, same_atom
 from hotlap.loading.row_sums import ArrayRows, RowSums
@@ -133,20 +133,24 @@ class Contents:
             raise Unwatchable("it holds more containers than can be checked")
         if not isinstance(container, tuple | frozenset):
             self.parts.append(ContainerContents(container))
-        self._add_several(listed(container), depth, id(container) if type(container) is list else 0)
+        if type(container) is list:
+            self._add_several(list(container), depth, id(container), Elements(container))
+        else:
+            self._add_several(listed(container), depth)
 
-    def _add_several(self, inner: list[Any], depth: int, of: int = 0) -> None:
+    def _add_several(self, inner: list[Any], depth: int, of: int = 0, elements: Elements | None = None) -> None:
         """Add many values at once, which is several times as fast as one by one.
 
-        `of` is the id of the list whose elements they are or belong to, in order.
+        `of` is the id of the list whose elements they are or belong to, in order, and `elements` finds them there.
         """
         arrays = [element for element in inner if is_array(type(element))]
         if any(is_tensor(array) and array.is_sparse for array in arrays):
             raise Unwatchable("it holds sparse tensors")
         if len(arrays) > FEW:
-            self.parts.append(Group(arrays, of if len(arrays) == len(inner) else 0))
+            group = Group(elements, of) if elements and len(arrays) == len(inner) else Group(Elements(arrays))
+            self.parts.append(group)
             if any(map(self._is_shared, arrays)):
-                self._shared.append(Group(arrays))
+                self._shared.append(group)
             inner = [element for element in inner if not is_array(type(element))]
         kinds = set(map(type, inner))
         if all(is_atom(kind) for kind in kinds):
@@ -155,7 +159,8 @@ class Contents:
             return
         if kinds == {tuple} and len(lengths := set(map(len, inner))) == 1:
             for column in range(lengths.pop()):
-                self._add_several([record[column] for record in inner], depth + 1, of)
+                records = [record[column] for record in inner]
+                self._add_several(records, depth + 1, of, elements and elements.column(column))
             return
         for element in inner:
             self.add(element, depth + 1)
@@ -187,7 +192,8 @@ class ContainerContents:
     """A snapshot of a container, unchanged while it holds the same objects, or equal numbers and texts."""
 
     def __init__(self, live: Any) -> None:
-        self._live, self._then, self.name = live, listed(live), f"a {type(live).__name__}"
+        self._live, self.name = live, f"a {type(live).__name__}"
+        self._then = without_arrays(listed(live))
         self.bytes, self.of = 8 * len(self._then), id(live)
 
     def rows(self, total: int) -> ListedRows | None:
@@ -199,7 +205,7 @@ class ContainerContents:
         return len(self._live) != len(self._then) / (2 if isinstance(self._live, dict) else 1)
 
     def differs(self) -> bool:
-        now, then = listed(self._live), self._then
+        now, then = without_arrays(listed(self._live)), self._then
         if all(map(is_, now, then)):
             return len(now) != len(then)
         return len(now) != len(then) or not all(map(alike, now, then))
@@ -212,7 +218,7 @@ class ListedRows:
     def differ(self, rows: Any) -> bool:
         """Return whether one of these elements is another object, or another number or text."""
         numbers = rows.tolist()
-        now = list(map(self._live.__getitem__, numbers))
+        now = without_arrays(list(map(self._live.__getitem__, numbers)))
         then = list(map(self._then.__getitem__, numbers))
         return not all(map(is_, now, then)) and not all(map(alike, now, then))
 
@@ -222,6 +228,16 @@ class ListedArray(ContainerContents):
 
     def has_moved(self) -> bool:
         return False
+
+
+def without_arrays(elements: list[Any]) -> list[Any]:
+    """Return the elements with their addresses in place of tensors and arrays, whose contents are compared apart."""
+    kinds = set(map(type, elements))
+    if not any(map(is_array, kinds)):
+        return elements
+    if all(map(is_array, kinds)):
+        return list(map(id, elements))
+    return [id(element) if is_array(type(element)) else element for element in elements]
 
 
 def alike(left: Any, right: Any) -> bool:

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host, piece_of_memory
+from hotlap.loading.purity.plain import is_array
 from hotlap.loading.row_sums import RowSums
 
 _DIFFERENTIATED = -2  # in place of the version of a tensor that requires a gradient
+
+
+class Elements:
+    """Arrays of a list, or of a column of its records, looked up there: NumPy resizes none with other references."""
+
+    def __init__(self, live: Sequence[Any], columns: tuple[int, ...] = ()) -> None:
+        self._live, self._columns = live, columns
+
+    def column(self, number: int) -> Elements:
+        return Elements(self._live, (*self._columns, number))
+
+    def all(self) -> Sequence[Any]:
+        return self._in_columns(self._live)
+
+    def at(self, rows: list[int]) -> list[Any]:
+        return list(self._in_columns([self._live[row] for row in rows]))
+
+    def _in_columns(self, found: Sequence[Any]) -> Sequence[Any]:
+        for column in self._columns:
+            found = [record[column] for record in found]
+        return found
 
 
 class Group:
@@ -16,45 +39,55 @@ class Group:
 
     name = "a tensor or array"
 
-    def __init__(self, arrays: list[Any], of: int = 0) -> None:
-        self._arrays, self.of = arrays, of
-        self._versions = versions_of(arrays)
-        per_part = max(1, PIECE // max(1, int(arrays[0].nbytes)))
-        self._parts = [arrays[start : start + per_part] for start in range(0, len(arrays), per_part)]
-        self._joined = [can_be_joined(part) for part in self._parts]
-        self._sums = self._sums_now()
+    def __init__(self, elements: Elements, of: int = 0) -> None:
+        self._elements, self.of = elements, of
+        arrays = elements.all()
+        self._count, self._versions = len(arrays), versions_of(arrays)
+        self._per_part = max(1, PIECE // max(1, int(arrays[0].nbytes)))
+        self._joined = [can_be_joined(part) for part in self._parts(arrays)]
+        self._sums = self._sums_of(arrays)
         self.bytes = sum(int(array.nbytes) for array in arrays if on_host(array))
 
-    def _sums_now(self) -> list[Any]:
-        return [_sum_of_several(*part) for part in zip(self._parts, self._joined, strict=True)]
+    def _parts(self, arrays: Sequence[Any]) -> list[Sequence[Any]]:
+        return [arrays[start : start + self._per_part] for start in range(0, len(arrays), self._per_part)]
+
+    def _sums_of(self, arrays: Sequence[Any]) -> list[Any]:
+        return [_sum_of_several(*part) for part in zip(self._parts(arrays), self._joined, strict=True)]
 
     def rows(self, total: int) -> RowSums | ElementSums | None:
-        if len(self._arrays) < total:
+        if self._count < total:
             return None
-        size = int(self._arrays[0].nbytes)
-        is_even = size <= PIECE and can_be_joined(self._arrays, most=None)
-        return GroupRows(self._arrays, size) if is_even else ElementSums(self._arrays)
+        arrays = self._elements.all()
+        size = int(arrays[0].nbytes)
+        is_even = size <= PIECE and can_be_joined(arrays, most=None)
+        return GroupRows(self._elements, size) if is_even else ElementSums(self._elements)
 
     def has_moved(self) -> bool:
         return False
 
     def differs(self) -> bool:
-        return versions_of(self._arrays) != self._versions or self._sums_now() != self._sums
+        arrays = self._elements.all()
+        if len(arrays) != self._count or not all(is_array(type(array)) for array in arrays):
+            return True
+        return versions_of(arrays) != self._versions or self._sums_of(arrays) != self._sums
 
 
 class GroupRows(RowSums):
     """Row sums in which each tensor or array is the row of one item."""
 
-    def __init__(self, arrays: list[Any], size: int) -> None:
-        self._arrays, self._are_tensors = arrays, hasattr(arrays[0], "requires_grad")
+    def __init__(self, elements: Elements, size: int) -> None:
+        self._elements, arrays = elements, elements.all()
+        self._are_tensors = hasattr(arrays[0], "requires_grad")
         self._shape, self._dtype = arrays[0].shape, arrays[0].dtype
         super().__init__(len(arrays), size)
 
     def _taken(self, rows: Any) -> Any:
-        return _put_together(list(map(self._arrays.__getitem__, rows.tolist())), self._size)
+        return _put_together(self._elements.at(rows.tolist()), self._size)
 
     def differ(self, rows: Any) -> bool:
-        arrays = list(map(self._arrays.__getitem__, rows.tolist()))
+        arrays = self._elements.at(rows.tolist())
+        if not all(is_array(type(array)) for array in arrays):
+            return True
         if any(array.shape != self._shape or array.dtype != self._dtype for array in arrays):
             return True
         if self._are_tensors and any(array.requires_grad for array in arrays):
@@ -68,14 +101,18 @@ class GroupRows(RowSums):
 class ElementSums:
     """Checksums per element, for arrays that are large or differ in form."""
 
-    def __init__(self, arrays: list[Any]) -> None:
-        self._arrays, self._sums = arrays, list(map(_form_and_sum, arrays))
+    def __init__(self, elements: Elements) -> None:
+        self._elements, self._sums = elements, list(map(_form_and_sum, elements.all()))
 
     def differ(self, rows: Any) -> bool:
-        return any(_form_and_sum(self._arrays[row]) != self._sums[row] for row in rows.tolist())
+        numbers = rows.tolist()
+        return any(
+            not is_array(type(array)) or _form_and_sum(array) != self._sums[row]
+            for row, array in zip(numbers, self._elements.at(numbers), strict=True)
+        )
 
 
-def can_be_joined(arrays: list[Any], most: int | None = PIECE) -> bool:
+def can_be_joined(arrays: Sequence[Any], most: int | None = PIECE) -> bool:
     """Return whether all have one form on the host, to be joined in cache-sized memory and summed at once."""
     first = arrays[0]
     if holds_objects(first) or first.nbytes == 0:
@@ -88,7 +125,7 @@ def can_be_joined(arrays: list[Any], most: int | None = PIECE) -> bool:
     )
 
 
-def _sum_of_several(arrays: list[Any], joined: bool) -> Any:
+def _sum_of_several(arrays: Sequence[Any], joined: bool) -> Any:
     if not joined:
         return list(map(_form_and_sum, arrays))
     try:
@@ -97,7 +134,7 @@ def _sum_of_several(arrays: list[Any], joined: bool) -> Any:
         return str(error)
 
 
-def _put_together(arrays: list[Any], size: int) -> memoryview:
+def _put_together(arrays: Sequence[Any], size: int) -> memoryview:
     """Copy arrays of one form, of `size` bytes each, into one buffer."""
     memory, first = piece_of_memory()[: len(arrays) * size], arrays[0]
     shape = (len(arrays) * first.shape[0], *first.shape[1:]) if first.ndim else (len(arrays),)
@@ -136,7 +173,7 @@ def version_of(tensor: Any) -> int:
         return -1
 
 
-def versions_of(tensors: list[Any]) -> list[int]:
+def versions_of(tensors: Sequence[Any]) -> list[int]:
     try:
         return [_DIFFERENTIATED if tensor.requires_grad else tensor._version for tensor in tensors]
     except (RuntimeError, AttributeError):

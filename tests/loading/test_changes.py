@@ -1131,6 +1131,16 @@ def within(e, s):
     if e and s == 20: torch.save(X[3] * 50 * e, "features/171.pt")
 def run(): return train(DataLoader(Saved(), 8), within=within, epochs=3)
 """,
+    "the size of arrays in a list": """
+class Grown(Rows):
+    def __init__(self): self.rows = [np.ones(32, "f4") * i for i in range(N)]
+    def __getitem__(self, i): return torch.from_numpy(self.rows[i][-6:] * 1), torch.ones(1)
+rows = Grown()
+def change(e):
+    if e == 2:
+        for at in range(N): rows.rows[at].resize(64)
+def run(): return train(DataLoader(rows, 8), change)
+""",
     "nothing, and the program profiles some of its steps": """
 def run():
     found, loader = [], DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
