@@ -15,8 +15,9 @@ class Levels:
         while type(dataset) is torch.utils.data.Subset:
             self.of_list[id(dataset.indices)] = len(self.totals)
             self.totals.append(len(dataset.indices))
-            self._taken.append(torch.as_tensor(dataset.indices).cpu())
+            taken = torch.as_tensor(dataset.indices).cpu()
             dataset = dataset.dataset
+            self._taken.append(taken.remainder(max(1, len(dataset))))  # the last items may be numbered from the end
         self.totals.append(len(dataset))
         self.last = len(self._taken)
 

@@ -1141,6 +1141,15 @@ def change(e):
         for at in range(N): rows.rows[at].resize(64)
 def run(): return train(DataLoader(rows, 8), change)
 """,
+    "an item of a subset that counts from the end": """
+class Listed(Rows):
+    def __init__(self): self.rows = [torch.ones(500) * i for i in range(N)]
+    def __getitem__(self, i): return self.rows[i][:6] * 1.0, torch.ones(1)
+rows = Listed()
+def within(e, s):
+    if (e, s) == (1, 2): rows.rows[-2].mul_(3.0)
+def run(): return train(DataLoader(Subset(rows, range(-40, 0)), 8), within=within)
+""",
     "nothing, and the program profiles some of its steps": """
 def run():
     found, loader = [], DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
@@ -1170,9 +1179,10 @@ def test_the_tested_programs_do_keep_their_data(tmp_path):
         (
             *("a class", "a list of samples", "a name that a class has inherited", "where a link leads"),
             *("a folder that is listed for each item", "a folder that is listed by its name"),
+            "an item of a subset that counts from the end",
         )
     ):
         recipe = SimpleNamespace(source=lambda what=what: HEAD + PROGRAMS[what])
         _, applied = ran(recipe, tmp_path / str(number), "exact")
         count += "resident-data" in applied
-    assert count == 6
+    assert count == 7
