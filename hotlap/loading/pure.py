@@ -94,13 +94,13 @@ def is_traced() -> bool:
     """Return whether the program traces its own calls, as cProfile, a debugger or a coverage tool does, or its
     operations, as torch modes do.
     """
-    if sys.gettrace() is not None or sys.getprofile() is not None or _has_modes():
+    if sys.gettrace() is not None or sys.getprofile() is not None or has_modes():
         return True
     tools = getattr(sys, "monitoring", None)  # since Python 3.12
     return tools is not None and any(tools.get_events(tool) for tool in range(TOOLS) if tools.get_tool(tool))
 
 
-def _has_modes() -> bool:
+def has_modes() -> bool:
     """Return whether a torch mode of the program sees all operations; a default device does not count."""
     torch = sys.modules["torch"]
     if torch._C._len_torch_dispatch_stack():

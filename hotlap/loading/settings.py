@@ -33,6 +33,7 @@ def settings(torch: Any) -> tuple[Any, ...]:
         torch._C._get_mkldnn_enabled(),
         torch._C._get_nnpack_enabled(),
         torch.are_deterministic_algorithms_enabled(),
+        torch._C._get_deterministic_fill_uninitialized_memory(),
         torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),
         dict(collate.default_collate_fn_map),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from hotlap.loading.purity.genuine import genuine_of
@@ -25,4 +26,15 @@ def unsuited(torch: Any, loader: Any) -> str | None:
         return "it is read inside a worker"
     if loader.num_workers and loader.worker_init_fn is not None:
         return "its worker_init_fn would not run"
+    if loader.num_workers and not is_sampler_lazy(loader):
+        return "its sampler may change the dataset before workers start"
     return None
+
+
+def is_sampler_lazy(loader: Any) -> bool:
+    """Return whether iterating over the sampler runs none of its code yet, as with torch's own.
+
+    Torch does that more than once, and before workers start: other samplers could count it, change the dataset, or
+    raise.
+    """
+    return inspect.isgeneratorfunction(type(loader._index_sampler).__iter__)

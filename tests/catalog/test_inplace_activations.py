@@ -142,6 +142,14 @@ def test_a_hook_or_another_layer_disables_it(in_place):
     assert any((tensor < 0).any() for tensor in held)
 
 
+def test_a_trace_shows_the_layers_of_the_program():
+    with enabled():
+        root = mlp()
+        train(lambda: root, ROWS)
+        before = torch.zeros(2, root[0].in_features)
+        assert "relu_" not in torch.jit.trace(root, before).code
+
+
 STAYS_AWAY = {(True, True): True, (True, False): False, (False, True): False}
 
 

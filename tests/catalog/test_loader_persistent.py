@@ -3,6 +3,7 @@
 import importlib
 import multiprocessing
 import random
+import weakref
 
 import numpy as np
 import psutil
@@ -115,6 +116,78 @@ def test_partial_epochs_and_concurrent_iterators_give_the_same_batches():
     alone = read(shuffled(num_workers=1))
     with applied(NAME):
         assert read(shuffled(num_workers=1)) == alone
+
+
+class AtOnce(Sampler):
+    """Batches that are made as soon as an iterator is requested, and end with an error in the third epoch."""
+
+    epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        if self.epoch > 4:  # torch asks twice an epoch
+            raise LookupError("no more epochs")
+        return iter([list(range(12)), list(range(12, 24))])
+
+    def __len__(self):
+        return 2
+
+
+def test_a_batch_sampler_that_runs_at_once_is_left_to_torch():
+    with applied(NAME):
+        loader = DataLoader(Random("torch"), batch_sampler=AtOnce(), num_workers=1)
+        for _ in range(2):
+            assert len(list(loader)) == 2
+            assert loader not in applying._living_workers
+        with pytest.raises(LookupError, match="no more epochs"):
+            list(loader)
+
+
+def test_an_iterator_that_the_program_keeps_stays_at_its_end():
+    with applied(NAME):
+        loader = shuffled(Random("torch"), num_workers=1)
+        first = iter(loader)
+        assert len(list(first)) > 0
+        second = iter(loader)
+        assert second is not first
+        assert next(first, None) is None
+        assert next(second, None) is not None
+
+
+def test_a_finaliser_of_an_iterator_runs_when_the_program_lets_go_of_it():
+    freed = []
+    with applied(NAME):
+        loader = shuffled(Random("torch"), num_workers=1)
+        iterator = iter(loader)
+        weakref.finalize(iterator, freed.append, True)
+        list(iterator)
+        del iterator
+        assert freed == [True]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_workers_that_inherit_another_mode_are_started_anew(mode):
+    with applied(NAME):
+        loader = shuffled(Random("torch"), num_workers=1)
+        with mode():
+            list(loader)
+            (first,) = workers_of(loader)
+            list(loader)
+            assert workers_of(loader) == [first]
+        list(loader)
+        assert workers_of(loader) != [first]
+
+
+def test_processes_are_numbered_as_if_workers_had_been_restarted():
+    def number():
+        return multiprocessing.Process(target=print)._identity[0]
+
+    with applied(NAME):
+        loader = shuffled(Random("torch"), num_workers=2)
+        before = number()
+        for _ in range(3):
+            list(loader)
+        assert number() == before + 3 * 2 + 1
 
 
 def test_a_loader_copied_from_a_patched_one_gives_the_same_losses():

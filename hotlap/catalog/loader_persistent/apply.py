@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import weakref
 from dataclasses import dataclass
+from multiprocessing import process
 from typing import Any
 
 from hotlap.catalog.loader_persistent.idle_workers import end, has_room, hide_between_epochs, show
@@ -20,6 +22,7 @@ from hotlap.catalog.loader_persistent.noticing_calls import NoticingCalls, left_
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.loader_persistent.worker_warnings import WarningFlag
 from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
+from hotlap.loading.unsuited import is_sampler_lazy
 from hotlap.patch.forks import why_no_processes
 from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.loader_arguments import LoaderArguments, WorkerStartNotice, when_made
@@ -27,6 +30,8 @@ from hotlap.runtime.site import Original, Site
 
 LOOKING_PAYS = 0.15  # seconds that starting workers takes
 KEPT = 4  # loaders whose workers are idle at the same time, at most
+OUR_WEAK = 1  # references of ours to an iterator
+OURS = 2  # references to an iterator that the program has let go of: the record's, and that of the question
 SOON = 16  # a loader not iterated while others were, this many times, may never be iterated again
 
 
@@ -45,6 +50,7 @@ class LivingWorkers:
 _living_workers: weakref.WeakKeyDictionary[Any, LivingWorkers] = weakref.WeakKeyDictionary()
 
 _epochs = itertools.count()  # begun on all loaders
+_numbers_of_processes = process._process_counter  # type: ignore[attr-defined]
 
 
 def apply(site: Site) -> None:
@@ -111,9 +117,9 @@ class PersistentLoaders:
         self, epoch: int, original: Original, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         settled = loader.num_workers == 0 or loader.persistent_workers or loader.worker_init_fn is not None
-        if loader not in self._ours or settled:
+        if loader not in self._ours or settled or not is_sampler_lazy(loader):
             return original(*args, **kwargs)
-        settings = (loader.num_workers, loader.prefetch_factor, loader.pin_memory, loader.timeout, loader.collate_fn)
+        settings = (*_settings(loader), *_inherited(self._site.torch))
         living = self._again(loader, settings)
         try:
             watch = living.watch if living is not None else self._watch(loader)
@@ -148,7 +154,8 @@ class PersistentLoaders:
         if living is None or not finished(living.iterator):
             return None
         if (
-            living.settings != settings
+            sys.getrefcount(living.iterator) > OURS
+            or living.settings != settings
             or living.warned
             or not all(worker.is_alive() for worker in living.iterator._workers)
             or not can_be_sent(living.iterator)
@@ -158,6 +165,8 @@ class PersistentLoaders:
             end(living.iterator)  # as torch does at the end of an epoch
             return None
         send(living.iterator, draw_as_if_new(self._site.torch, loader))
+        for _ in living.iterator._workers:
+            next(_numbers_of_processes)  # new workers would have taken them
         return living
 
     def _may_stay(self, iterator: Any) -> bool:
@@ -167,6 +176,9 @@ class PersistentLoaders:
     def _keep(self, iterator: Any) -> bool:
         loader = next((loader for loader, living in _all_living() if living.iterator is iterator), None)
         if loader is None or self._site.closed or os.getpid() != self._owner:
+            return False
+        if weakref.getweakrefcount(iterator) > OUR_WEAK:  # it waits for the iterator to be freed
+            _living_workers.pop(loader, None)
             return False
         if under_way() or not has_room():
             self.end_idle()
@@ -194,6 +206,15 @@ class PersistentLoaders:
         if os.getpid() == self._owner:
             for loader in list(self._ours):
                 _living_workers.pop(loader, None)
+
+
+def _settings(loader: Any) -> tuple[Any, ...]:
+    return loader.num_workers, loader.prefetch_factor, loader.pin_memory, loader.timeout, loader.collate_fn
+
+
+def _inherited(torch: Any) -> tuple[Any, ...]:
+    """Return what new workers inherit of this thread and process, besides what their data is made from."""
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), os.getcwd()  # noqa: PTH109 of this process
 
 
 def _all_living() -> list[tuple[Any, LivingWorkers]]:
