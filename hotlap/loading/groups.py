@@ -29,8 +29,8 @@ class Elements:
         return list(self._in_columns([self._live[row] for row in rows]))
 
     def _in_columns(self, found: Sequence[Any]) -> Sequence[Any]:
-        for column in self._columns:
-            found = [record[column] for record in found]
+        for column in self._columns:  # a record may have been replaced by something else meanwhile
+            found = [record[column] if type(record) is tuple and column < len(record) else None for record in found]
         return found
 
 

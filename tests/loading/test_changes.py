@@ -1150,6 +1150,13 @@ def within(e, s):
     if (e, s) == (1, 2): rows.rows[-2].mul_(3.0)
 def run(): return train(DataLoader(Subset(rows, range(-40, 0)), 8), within=within)
 """,
+    "records of a list, by other kinds of records": """
+items = [(X[i], Y[i]) for i in range(N)]
+def within(e, s):
+    if (e, s) == (1, 2): items[30] = [X[30] * 5, Y[30]]
+    if (e, s) == (2, 2): del items[40:]
+def run(): return train(DataLoader(items, 8), within=within)
+""",
     "nothing, and the program profiles some of its steps": """
 def run():
     found, loader = [], DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))

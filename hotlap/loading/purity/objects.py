@@ -174,7 +174,6 @@ class Objects:
         inner = known.values() if isinstance(known, dict) and key is not None else known
         kinds = set(map(type, inner))
         owned = bool(kinds) and all(is_atom(kind) for kind in kinds)
-        steady = key is None or key.steady
         array = bool(kinds) and all(map(is_array, kinds))
         record = next(iter(kinds)) if len(kinds) == 1 and all(map(is_record, kinds)) else None
         number = bool(kinds) and kinds <= {int, float}
@@ -183,7 +182,7 @@ class Objects:
             plain=True,
             own=owned,
             deep=owned,
-            steady=steady,
+            steady=key is None or key.steady,
             array=array,
             number=number,
             begins=begins,
