@@ -1154,7 +1154,7 @@ def run(): return train(DataLoader(Subset(rows, range(-40, 0)), 8), within=withi
 items = [(X[i], Y[i]) for i in range(N)]
 def within(e, s):
     if (e, s) == (1, 2): items[30] = [X[30] * 5, Y[30]]
-    if (e, s) == (2, 2): del items[40:]
+    if (e, s) == (2, 2): items[40] = [X[40] * 9, Y[40]]
 def run(): return train(DataLoader(items, 8), within=within)
 """,
     "nothing, and the program profiles some of its steps": """
