@@ -15,7 +15,7 @@ from hotlap.loading.files import Files, is_no_data
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
 from hotlap.loading.purity.values import borrowed
-from hotlap.loading.settings import are_errors_heard, are_warnings_shown_again, settings
+from hotlap.loading.settings import are_errors_heard, are_warnings_shown_again, replaced_kernels, settings
 from hotlap.loading.state import State
 from hotlap.loading.subsets import Levels
 from hotlap.patch.signals import comes_from_outside, is_in_handler
@@ -92,9 +92,11 @@ def pure(dataset: Any) -> Pure:
 
 def is_traced() -> bool:
     """Return whether the program traces its own calls, as cProfile, a debugger or a coverage tool does, or its
-    operations, as torch modes do.
+    operations, as torch modes and kernels of its own do.
     """
     if sys.gettrace() is not None or sys.getprofile() is not None or has_modes():
+        return True
+    if replaced_kernels(sys.modules["torch"]):
         return True
     tools = getattr(sys, "monitoring", None)  # since Python 3.12
     return tools is not None and any(tools.get_events(tool) for tool in range(TOOLS) if tools.get_tool(tool))

@@ -13,6 +13,7 @@ from hotlap.loading.purity.objects import without_our_layers
 
 LOUD = frozenset({"always", "error", "all"})  # actions for warnings
 HEARD = frozenset({"call", "log", "print"})  # and for numerical errors of NumPy
+KERNELS_OF_TORCH = ("/Meta", "/CUDA", "/MPS")  # torch itself registers some of these in Python
 SMALLEST = sys.float_info.min
 MOST_PIXELS = (1 << 30) // 4 // 3  # of an image that Pillow opens without a warning, by default
 
@@ -36,6 +37,7 @@ def settings(torch: Any) -> tuple[Any, ...]:
         torch._C._get_deterministic_fill_uninitialized_memory(),
         torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),
+        replaced_kernels(torch),
         dict(collate.default_collate_fn_map),
         torch.stack,
         torch.as_tensor,
@@ -54,6 +56,17 @@ def settings(torch: Any) -> tuple[Any, ...]:
         without_our_layers(torch.utils.data._utils.fetch._MapDatasetFetcher.fetch),
         without_our_layers(torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data),
     )
+
+
+def replaced_kernels(torch: Any) -> frozenset[str]:
+    """Return which of torch's own kernels the program has replaced by `torch.library`."""
+    return _replaced_kernels(len(getattr(torch.library, "_impls", ())))
+
+
+@lru_cache(maxsize=4)
+def _replaced_kernels(count: int) -> frozenset[str]:  # few of the thousands that torch registers can be the program's
+    registered = getattr(sys.modules["torch"].library, "_impls", ())
+    return frozenset(key for key in registered if key.startswith("aten/") and not key.endswith(KERNELS_OF_TORCH))
 
 
 def are_warnings_shown_again() -> bool:

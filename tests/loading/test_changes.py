@@ -664,6 +664,18 @@ def run():
         found.append(train(DataLoader(TensorDataset(X.clone(), Y.clone()), 4)))
     return found, flops.get_total_flops(), halves.seen
 """,
+    "kernels of torch that are replaced": """
+class Squares(Rows):
+    def __getitem__(self, i): return torch.relu(self.x[i]), self.y[i] * 1.0
+def run():
+    library = torch.library.Library("aten", "IMPL")
+    def within(epoch, step):
+        if (epoch, step) == (2, 1): library.impl("relu", torch.abs, "CPU")
+    found = train(DataLoader(Squares(), 4), within=within)
+    again = train(DataLoader(Squares(), 4))
+    library._destroy()
+    return found, again
+""",
     "tensors that are swapped": """
 rows, tensors = Rows(), TensorDataset(X.clone(), Y.clone())
 def change(epoch):

@@ -28,8 +28,8 @@ def apply(site: Site) -> None:
 
 def _look(site: Site, loader: Any, iterator: Any, fetchers: weakref.WeakSet[WholeBatches]) -> None:
     """Give a new iterator the fetcher; called at the start of each epoch of each loader."""
-    if iterator is None or is_profiled(site.torch):
-        return  # the loader has failed, or the program profiles itself
+    if iterator is None or is_looked_at(site.torch):
+        return  # the loader has failed, or the program traces itself
     try:
         check(site.torch, loader, iterator)
         source = source_of(site.torch, loader.dataset)
