@@ -68,7 +68,7 @@ def output(program: dict[str, Any], found: dict[str, Any], arm: str = "run") -> 
         return "does not repeat itself"
     if not found["compared"]:
         return "nothing to compare"
-    if found["differs"] and arm == "rounding":
+    if found["differs"] and arm.startswith("rounding"):
         return "differs, as it may"
     return "**differs**" if found["differs"] else f"same ({found['compared']} lines)"
 

@@ -11,6 +11,6 @@ ENTRY = Entry(
     stage=Stage.CAPTURED,  # what changes the model or its inputs comes before
     conflicts=frozenset({"compile"}),
     reach=0.8,
-    prepares=1.0,
+    prepares=0.8,
     alone=True,
 )
