@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hotlap.patch.hidden_frames import leave_no_frame
+from hotlap.patch.hidden_frames import forget_functions, leave_no_frame
 from hotlap.patch.imports import when_imported
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.private_package import UNSEEN_ROOMS
@@ -31,6 +31,7 @@ def keep_out(ledger: Ledger, for_good: bool = False) -> None:
     """
 
     def dynamo_imported(_: Any) -> None:
+        forget_functions()
         if not ledger.closed:
             (_leave_when_compiling if for_good else _hide_while_compiling)(ledger)
 

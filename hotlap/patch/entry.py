@@ -115,12 +115,15 @@ def _torch_imported(torch: Any, session: Session) -> None:
 
 
 def _open(torch: Any, session: Session) -> None:
+    from hotlap.patch import late_dynamo
+
     global _current
     version = str(getattr(torch, "__version__", "unknown"))
     if not _new_enough(version):
         old = f"torch {version} in {sys.executable} is older than 2.6"
         note(session, PROBLEM, f"{old}, which hotlap needs: pip install -U torch")
         return
+    late_dynamo.prepare(torch)
     _current = Visit(torch, session)
     _current.begin()
     _follow_children(torch)

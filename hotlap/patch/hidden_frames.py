@@ -124,6 +124,11 @@ def _function_at(file: str, line: int, names: _Globals) -> Callable[..., Any]:
     return FunctionType(code, names.names, AT)
 
 
+def forget_functions() -> None:
+    """Make the functions of `at` anew, now that Dynamo is there and is to be told that it must not compile them."""
+    _function_at.cache_clear()
+
+
 def from_line(function: Callable[..., Any]) -> Make:
     """Return `make(frame, args, kwargs)`, which calls as if from the line of this frame, where that could show."""
     if hasattr(inspect.unwrap(function), "__code__"):

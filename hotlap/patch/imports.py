@@ -17,7 +17,10 @@ from typing import Any, cast
 Call = Callable[[Any], None]
 OF_IMPORTLIB = "<frozen importlib._bootstrap_external>"  # whose frames Python removes from import errors
 
+PutOff = Callable[[ModuleType, Callable[[], None]], None]
+
 _awaited: dict[str, list[Call]] = {}
+_put_off: dict[str, PutOff] = {}
 
 
 def when_imported(name: str, call: Call) -> None:
@@ -28,6 +31,17 @@ def when_imported(name: str, call: Call) -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     _awaited.setdefault(name, []).append(call)
+
+
+def put_off(name: str, begin: PutOff) -> bool:
+    """Call `begin(module, execute)` when the module is imported, instead of executing it. Return False if it is too
+    late for that.
+    """
+    if name in sys.modules:
+        return False
+    _put_off[name] = begin
+    when_imported(name, lambda module: None)
+    return True
 
 
 class _Finder:
@@ -59,6 +73,13 @@ class _Loader:
 
     def exec_module(self, module: ModuleType) -> None:
         self._spec.loader = module.__loader__ = self._loader
+        begin = _put_off.pop(self._spec.name, None)
+        if begin is None:
+            self._execute(module)
+        else:
+            begin(module, lambda: self._execute(module))
+
+    def _execute(self, module: ModuleType) -> None:
         pauses = self._spec.name.startswith("torch") and _may_pause_collections()
         if pauses:
             gc.disable()
@@ -89,5 +110,5 @@ def _of_importlib(function: Callable[..., Any]) -> Any:
     return function
 
 
-for _method in (_Loader.create_module, _Loader.exec_module):
+for _method in (_Loader.create_module, _Loader.exec_module, _Loader._execute):
     _of_importlib(_method)
