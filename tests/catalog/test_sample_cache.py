@@ -123,6 +123,33 @@ def test_gives_up_a_dataset_that_changes():
         assert same(torch, train(Ragged()), plain)
 
 
+class RowsOfLargeArray(Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return torch.from_numpy(np.sort(np.sqrt(np.abs(self.rows[index])))[: 600 + index % 9])
+
+
+def test_notices_changes_to_items_with_negative_indices():
+    def sums():
+        rows = np.ones((1000, 1024), np.float32)
+        loader = DataLoader(RowsOfLargeArray(rows), 50, sampler=range(-1, -1001, -1), collate_fn=list)
+        for epoch in range(3):
+            for step, batch in enumerate(loader):
+                yield sum(float(sample.sum()) for sample in batch)
+                if (epoch, step) == (1, 5):
+                    rows *= 2
+
+    plain = list(sums())
+    with caching() as enabled:
+        assert list(sums()) == plain
+        assert outcome(enabled).status == "applied"
+
+
 def test_disabling_leaves_nothing_behind(monkeypatch):
     data, rows = Ragged(), rows_asked_for(monkeypatch)
     with caching():

@@ -173,9 +173,13 @@ class Cache:
             self._keep(key, sample)
         return samples
 
+    def watches(self, keys: list[int]) -> bool:
+        """Return whether changes to these samples show: by rows, only those of row numbers do."""
+        return not self._watch.is_by_rows or (min(keys) >= 0 and max(keys) < self.total)
+
     def _changed_in(self, keys: list[int]) -> str | None:
-        if not self._watch.is_by_rows or min(keys) < 0 or max(keys) >= self.total:
-            return None  # other indices mean whatever the dataset makes of them
+        if not self._watch.is_by_rows:
+            return None
         return self._watch.changed_in(self._levels.rows(self.torch.tensor(keys)))
 
     def _try_one(self, dataset: Any, key: int) -> None:
@@ -235,7 +239,7 @@ class CachingFetcher:
         if cache is not None and cache.spoiled is not None:
             self.cache = cache = None
         usual = type(keys) is list and bool(keys) and all(type(key) is int for key in keys)
-        if cache is None or not usual or is_profiled(cache.torch):
+        if cache is None or not usual or not cache.watches(keys) or is_profiled(cache.torch):
             return self._original.fetch(keys)
         try:
             samples = cache.get(self.dataset, keys)
