@@ -24,6 +24,8 @@ def unsuited(torch: Any, loader: Any) -> str | None:
         return f"{type(loader).__name__} has its own way of iterating"
     if data.get_worker_info() is not None:
         return "it is read inside a worker"
+    if loader.num_workers and not (loader.num_workers > 0 and (loader.prefetch_factor or 0) > 0):
+        return "torch cannot start workers with its num_workers and prefetch_factor"
     if loader.num_workers and loader.worker_init_fn is not None:
         return "its worker_init_fn would not run"
     if loader.num_workers and not is_sampler_lazy(loader):

@@ -57,6 +57,18 @@ def test_a_dataset_that_workers_initialise_needs_workers(workers, status):
         assert outcome(enabled).status == status
 
 
+@pytest.mark.parametrize(
+    ("workers", "ahead", "error"), [(1, None, TypeError), (1, 0, AssertionError), (-1, 2, AssertionError)]
+)
+def test_a_loader_whose_workers_torch_cannot_start_raises_as_in_torch(workers, ahead, error):
+    with resident():
+        loader = DataLoader(Rows())
+        list(loader)
+        loader.num_workers, loader.prefetch_factor = workers, ahead
+        with pytest.raises(error):
+            list(loader)
+
+
 def test_accepts_a_plain_loader_though_torchs_collate_queries_the_worker():
     with resident() as enabled:
         list(DataLoader(Rows(), num_workers=1))
