@@ -150,6 +150,19 @@ def test_notices_changes_to_items_with_negative_indices():
         assert outcome(enabled).status == "applied"
 
 
+@pytest.mark.parametrize("held", [lambda weight: weight, lambda weight: [weight] * 20], ids=["tensor", "list"])
+def test_refuses_items_that_are_part_of_a_computation_only_with_gradients(held):
+    weights = held(torch.ones(1, requires_grad=True))
+    data = Ragged(form=lambda values, index: values * weights[0])
+    with caching() as enabled:
+        loader = DataLoader(data, 5, collate_fn=list)
+        with torch.no_grad():
+            list(loader)
+            batches = iter(loader)
+        assert all(sample.requires_grad for batch in batches for sample in batch)
+        assert "requires a gradient" in outcome(enabled).why
+
+
 def test_disabling_leaves_nothing_behind(monkeypatch):
     data, rows = Ragged(), rows_asked_for(monkeypatch)
     with caching():

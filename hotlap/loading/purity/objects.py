@@ -97,10 +97,8 @@ class Objects:
             raise Impure("it holds a tensor that is sparse or nested")
         if hasattr(array, "is_conj") and (array.is_conj() or array.is_neg()):
             raise Impure("it holds a tensor that is the conjugate or negative of another")
-        if getattr(array, "is_cuda", False) or getattr(getattr(array, "device", None), "type", "cpu") not in ("cpu",):
-            return  # read in place, or not at all
-        if getattr(array, "requires_grad", False) and getattr(array, "grad_fn", None) is not None:
-            raise Impure("it holds a tensor that is part of a computation")
+        if getattr(array, "requires_grad", False):
+            raise Impure("it holds a tensor that requires a gradient, as its items do where gradients are enabled")
 
     def _note_file_of(self, table: Any) -> None:
         """Note the file of an open HDF5 object, where writes through another handle show at once."""
