@@ -10,6 +10,7 @@ import os
 import select
 import stat
 import sys
+from typing import Any
 
 from hotlap.records import private
 from hotlap.records.visible import visible
@@ -49,7 +50,16 @@ def _to_a_new_line() -> str:
 def _is_bar_drawn() -> bool:
     """Return whether a tqdm progress bar occupies the current line."""
     bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", ())
-    return any(not getattr(bar, "disable", True) for bar in list(bars))
+    return any(not getattr(bar, "disable", True) and _is_drawn_here(bar) for bar in list(bars))
+
+
+def _is_drawn_here(bar: Any) -> bool:
+    """Return False only if the bar is known to be drawn elsewhere: to a file, or to a stdout that is not our stream."""
+    try:
+        drawn = os.fstat(bar.fp.fileno())
+    except Exception:  # noqa: BLE001 a stream of the program's own may raise anything
+        return True
+    return not _ours or (drawn.st_dev, drawn.st_ino) == _ours
 
 
 def _is_line_begun() -> bool:

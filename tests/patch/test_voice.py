@@ -106,3 +106,27 @@ os.dup2(kept, 2)
 assert os.read(ours, 100) == b"step 5" + b" " * 19 + b"\\r" + b"hotlap: one\\r\\n"
 """
     )
+
+
+@pytest.mark.parametrize(("stream", "between"), [("sys.stdout", ""), ("sys.stderr", "\n")])
+def test_a_line_leaves_an_empty_line_only_where_the_bar_is_drawn_on_our_stream(stream, between, tmp_path):
+    """A bar on a stdout that is a pipe or another file does not stand in the way of a line on stderr."""
+    log = tmp_path / "log"
+    run_python(
+        f"""
+import os, sys
+from tqdm import tqdm
+from hotlap.patch import voice
+os.dup2(os.open({str(tmp_path / "out")!r}, os.O_WRONLY | os.O_CREAT), 1)
+kept = os.dup(2)
+os.dup2(os.open({str(log)!r}, os.O_WRONLY | os.O_CREAT), 2)
+voice.speak_to(voice.ears())
+bar = tqdm(total=3, file={stream})
+os.truncate({str(log)!r}, 0)
+os.lseek(2, 0, 0)
+voice.say("one")
+os.dup2(kept, 2)
+bar.disable = True
+"""
+    )
+    assert log.read_bytes().decode() == f"{between}hotlap: one\n"
