@@ -12,16 +12,27 @@ def is_profiled(torch: Any) -> bool:
     return bool(torch._C._autograd._profiler_enabled())
 
 
+def has_modes(torch: Any) -> bool:
+    """Return whether a torch mode of the program sees all operations; a default device does not count."""
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    if not torch._C._len_torch_function_stack():
+        return False
+    stack = torch.overrides._get_current_function_mode_stack()
+    return any(type(mode).__module__ != "torch.utils._device" for mode in stack)
+
+
 def are_operations_seen(torch: Any) -> bool:
     """Return whether a profiler or a torch mode of the program sees operations."""
-    return bool(torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack())
+    return is_profiled(torch) or has_modes(torch)
 
 
 @contextmanager
 def unseen_operations(torch: Any) -> Iterator[None]:
-    """Hide the operations in this block from profilers and modes."""
-    modes = torch.utils._python_dispatch._disable_current_modes
-    with unprofiled(torch), modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
+    """Hide the operations in this block, which are on plain tensors, from profilers and modes."""
+    without_modes = torch.utils._python_dispatch._disable_current_modes
+    modes = without_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
+    with unprofiled(torch), modes, torch._C.DisableTorchFunction():
         yield
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from hotlap.loading.contents import Unwatchable
 from hotlap.loading.files import Files, is_no_data
 from hotlap.loading.identity import AlsoOfLists
+from hotlap.loading.outside_profiles import has_modes
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
 from hotlap.loading.purity.values import borrowed
 from hotlap.loading.settings import are_errors_heard, are_warnings_shown_again, replaced_kernels, settings
@@ -77,40 +78,35 @@ def pure(dataset: Any) -> Pure:
 
     The code is read once for each dataset, and again if what was read has changed.
     """
+    _require_untraced()
     known = _known.get(dataset)
     if known is None or (isinstance(known, Pure) and known.is_outdated()):
         known = _studied(dataset, 0 if known is None else known.readings)
         _known.put(dataset, known)
     if isinstance(known, str):
         raise Unfit(f"{known}; its items may not always be the same")
-    if is_traced():
-        raise Unfit("the program's calls or operations are traced, and the trace would show fewer")
     if are_warnings_shown_again() or are_errors_heard():
         raise Unfit("the program is shown all warnings or numerical errors, and those of an item would come only once")
     return known
+
+
+def _require_untraced() -> None:
+    """Raise Unfit if the program is traced; call it before anything is read, which a torch mode would see."""
+    if is_traced():
+        raise Unfit("the program's calls or operations are traced, and the trace would show fewer")
 
 
 def is_traced() -> bool:
     """Return whether the program traces its own calls, as cProfile, a debugger or a coverage tool does, or its
     operations, as torch modes and kernels of its own do.
     """
-    if sys.gettrace() is not None or sys.getprofile() is not None or has_modes():
+    if sys.gettrace() is not None or sys.getprofile() is not None:
         return True
-    if replaced_kernels(sys.modules["torch"]):
+    torch = sys.modules["torch"]
+    if has_modes(torch) or replaced_kernels(torch):
         return True
     tools = getattr(sys, "monitoring", None)  # since Python 3.12
     return tools is not None and any(tools.get_events(tool) for tool in range(TOOLS) if tools.get_tool(tool))
-
-
-def has_modes() -> bool:
-    """Return whether a torch mode of the program sees all operations; a default device does not count."""
-    torch = sys.modules["torch"]
-    if torch._C._len_torch_dispatch_stack():
-        return True
-    if not torch._C._len_torch_function_stack():
-        return False
-    stack = torch.overrides._get_current_function_mode_stack()
-    return any(type(mode).__module__ != "torch.utils._device" for mode in stack)
 
 
 def _studied(dataset: Any, before: int, draws: bool = False) -> Pure | str:
@@ -142,6 +138,7 @@ def pure_but_for_draws(dataset: Any, collate: Any = None) -> tuple[Study, ...]:
 
     Fetching may draw from the streams of torch, NumPy and random, and from no others.
     """
+    _require_untraced()
     known = _drawing.get(dataset)
     if known is None or (isinstance(known, Pure) and known.is_outdated()):
         known = _studied(dataset, 0 if known is None else known.readings, draws=True)

@@ -664,6 +664,26 @@ def run():
         found.append(train(DataLoader(TensorDataset(X.clone(), Y.clone()), 4)))
     return found, flops.get_total_flops(), halves.seen
 """,
+    "modes of torch that see calls, from the start of an epoch or within one": """
+import collections
+from torch.overrides import TorchFunctionMode
+class Calls(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        seen[getattr(function, "__name__", str(function))] += 1
+        return function(*args, **(kwargs or {}))
+seen = collections.Counter()
+def run():
+    with Calls():
+        found = [train(DataLoader(TensorDataset(X.clone(), Y.clone()), 4))]
+        found.append(train(DataLoader(Rows(), 4, num_workers=1), epochs=1))
+    loader = DataLoader(TensorDataset(X.clone(), Y.clone()), 4, shuffle=True)
+    found.append(train(loader))
+    batches = iter(loader)
+    next(batches)
+    with Calls():
+        found.append(train(lambda: batches, epochs=1))
+    return found, sorted(seen.items())
+""",
     "kernels of torch that are replaced": """
 class Squares(Rows):
     def __getitem__(self, i): return torch.relu(self.x[i]), self.y[i] * 1.0

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from hotlap.loading.identity import ByIdentity
-from hotlap.loading.pure import has_modes
+from hotlap.loading.outside_profiles import has_modes
 from hotlap.runtime.rehearsal import HOOKS, compiled, parallel
 from hotlap.runtime.site import Original, Site
 
@@ -109,7 +109,7 @@ class InPlace:
     def _is_unseen(self, found: Found) -> bool:
         """Whether the layers are unchanged, and no hook or mode sees what passes between them, nor a trace."""
         hooks = self._torch.nn.modules.module
-        seen = any(getattr(hooks, name) for name in OF_ALL) or has_modes() or self._torch.jit.is_tracing()
+        seen = any(getattr(hooks, name) for name in OF_ALL) or has_modes(self._torch) or self._torch.jit.is_tracing()
         return found.holds() and not seen
 
 

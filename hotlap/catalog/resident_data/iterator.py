@@ -35,7 +35,6 @@ from hotlap.loading.pure import is_traced
 Failed = Callable[[Exception], None]
 _pin: Any = pin_memory
 _profiler_enabled: Any = torch._C._autograd._profiler_enabled
-_count_modes: Any = torch._C._len_torch_dispatch_stack
 _usual_next: Any = unwrap(_BaseDataLoaderIter.__next__)  # without the seams, which wrap our own iterator
 
 
@@ -78,7 +77,7 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
 
     def __next__(self) -> Any:
         """Return the next batch. Torch's profiler mark takes longer than a batch: skipped if nobody sees it."""
-        if _profiler_enabled() or _count_modes() or self._sampler_iter is None or self._asks_program:
+        if are_operations_seen(torch) or self._sampler_iter is None or self._asks_program:
             return _usual_next(self)
         batch = self._next_data()
         self._num_yielded += 1
@@ -165,8 +164,7 @@ class GatheringIterator(_SingleProcessDataLoaderIter):
         usual: Any = object.__new__(_SingleProcessDataLoaderIter)
         vars(usual).update(vars(self), _sampler_iter=iter((indices,)))
         vars(usual).pop("_next_data", None)  # another entry's override on this iterator
-        is_marked = _profiler_enabled() or _count_modes()
-        return usual._next_data() if is_marked else _usual_next(usual)
+        return usual._next_data() if are_operations_seen(torch) else _usual_next(usual)
 
     def _from_workers(self, loader: Any, indices: list[Any] | None) -> Any:
         """Return the batch that persistent workers make, who have the rest of the epoch to make from here on."""
