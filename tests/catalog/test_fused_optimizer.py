@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import sys
 
@@ -318,6 +319,24 @@ def test_withdraws_a_kernel_that_computes_something_else(enabled, monkeypatch):
     assert expected == trained(torch.optim.Adam, 1)
     assert enabled.outcomes[0].status == "withdrawn"
     assert "a weight differs by" in enabled.outcomes[0].why
+
+
+@pytest.mark.parametrize("around", [lambda step: lambda function: function, functools.wraps])
+def test_a_step_that_the_program_has_replaced_is_called_only_by_the_program(around, enabled, monkeypatch):
+    calls, torchs = [], torch.optim.Adam.step
+
+    @around(torchs)
+    def counted(optimizer, closure=None):
+        calls.append(optimizer)
+        return torchs(optimizer, closure)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", counted)
+    weight = parameter()
+    optimizer = torch.optim.Adam([weight])
+    for _ in range(4):
+        optimizer.step()
+    assert calls == [optimizer] * 4
+    assert enabled.outcomes[0].status == "applied"
 
 
 def test_a_closure_step_is_not_compared_using_stale_gradients(enabled, monkeypatch):

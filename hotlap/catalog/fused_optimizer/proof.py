@@ -11,6 +11,9 @@ from collections import defaultdict
 from inspect import unwrap
 from typing import Any
 
+from hotlap.loading.purity.genuine import genuine_of
+from hotlap.loading.purity.objects import without_our_layers
+
 FIRST = 2  # first steps of an optimizer, each of which is checked
 EVERY = 500  # about one step in this many is checked from then on
 PARAMETERS, ELEMENTS = 4, 1 << 20  # at a time, at most
@@ -67,8 +70,8 @@ class Proof:
 
 
 def _sampled(optimizer: Any, own: list[dict[str, Any]]) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """Sample parameters with their groups; none for an optimizer of the program's own, which may count its steps."""
-    if not type(optimizer).__module__.startswith(OF_TORCH):
+    """Sample parameters with their groups; none for an optimizer or a step of the program's own, which may count."""
+    if not type(optimizer).__module__.startswith(OF_TORCH) or not _is_step_of_torch(type(optimizer).step):
         return []
     candidates = [
         (parameter, group, choice)
@@ -79,6 +82,14 @@ def _sampled(optimizer: Any, own: list[dict[str, Any]]) -> list[tuple[Any, dict[
         and parameter.is_floating_point()
     ]
     return _random.sample(candidates, min(PARAMETERS, len(candidates)))
+
+
+def _is_step_of_torch(step: Any) -> bool:
+    """Return whether a step is torch's, layer by layer: the program's own would lead back here through its hooks."""
+    step = without_our_layers(step)
+    while genuine_of("torch", step) and hasattr(step, "__wrapped__"):
+        step = without_our_layers(step.__wrapped__)
+    return genuine_of("torch", step)
 
 
 def _copied(parameter: Any) -> Any:
