@@ -50,6 +50,7 @@ def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
     """Open both tensor seams; closing the returned ledger closes them."""
     torch, ledger, functions = seams.torch, Ledger(), Ledger()
     method = _method_on_cuda if on_cuda else _method_on_host(_host_files(torch))
+    is_item_of_torch = torch.Tensor.item is torch._C.TensorBase.item
     for name, kind in SYNC_METHODS.items():
         ledger.wrap(torch.Tensor, name, method(seams.syncing, kind))
     for name in SYNC_FUNCTIONS:
@@ -58,7 +59,7 @@ def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
     if on_cuda:
         for name in COPY_METHODS:
             ledger.wrap(torch.Tensor, name, _copy(seams, name))
-    for module in list(sys.modules.values()):
+    for module in list(sys.modules.values()) if is_item_of_torch else ():
         if getattr(module, "__name__", "").startswith("torch.optim.") and "_get_value" in vars(module):
             functions.wrap(module, "_get_value", _reading_host_counts(torch))
     keep_out(ledger)
@@ -68,14 +69,18 @@ def open_tensors(seams: Seams, on_cuda: bool) -> Ledger:
 
 
 def _reading_host_counts(torch: Any) -> Layer:
-    """Bypass our item() for an optimizer's host-side step counts: one call per parameter tensor would show."""
-    tensor, item = torch.Tensor, torch._C.TensorBase.item
+    """Bypass our item() for an optimizer's host-side step counts: one call per parameter tensor would show.
+
+    An item() that the program has put in place since is called as without us.
+    """
+    tensor, item, ours = torch.Tensor, torch._C.TensorBase.item, torch.Tensor.item
 
     def layer(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def _get_value(value: Any) -> Any:
             try:
-                return item(value) if type(value) is tensor and not value.is_cuda else original(value)
+                is_bypassed = tensor.item is ours and type(value) is tensor and not value.is_cuda
+                return item(value) if is_bypassed else original(value)
             except BaseException as error:
                 leave_no_frame(error)
                 raise

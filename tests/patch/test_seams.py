@@ -426,3 +426,27 @@ optimizer = training()[1]
 assert type(pickle.loads(pickle.dumps(optimizer))) is torch.optim.SGD
 """
     )
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_item_that_the_program_has_replaced_sees_the_reads_of_step_counts(when):
+    """An optimizer reads one step count per parameter; only while item() is torch's own do we read them past it."""
+    run_python(
+        TORCH
+        + f"""
+calls, torchs = [], torch.Tensor.item
+def replace():
+    item = torch.Tensor.item
+    torch.Tensor.item = lambda tensor: (calls.append(1), item(tensor))[1]
+
+weight = torch.nn.Parameter(torch.ones(2))
+weight.grad = torch.ones(2)
+optimizer = torch.optim.Adam([weight], foreach=False)
+optimizer.step()
+{"replace()" if when == "before" else ""}
+tensors = open_tensors(open_seams(), on_cuda=False)
+{"replace()" if when == "after" else ""}
+optimizer.step()
+assert calls == [1]
+"""
+    )
