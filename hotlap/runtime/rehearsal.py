@@ -17,6 +17,7 @@ from hotlap.loading.generators import access
 from hotlap.runtime.attributes import Attributes
 from hotlap.runtime.host_streams import HostStreams
 from hotlap.runtime.other_threads import why_not_alone
+from hotlap.runtime.replaced_methods import is_of_torch
 from hotlap.runtime.silence import silenced
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -25,7 +26,7 @@ IN_PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParal
 
 
 class NotAlone(RuntimeError):
-    """Raised if other threads may draw random numbers during the rehearsal."""
+    """Raised if other code would take part in the rehearsal: threads that draw random numbers, or replaced methods."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def rehearse(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
         raise NotAlone(why)
     if parallel(module):
         module = module.module  # the wrapper would wait for a backward pass that never comes
+    if not is_of_torch(torch.nn.Module.__call__):
+        raise NotAlone("the program has replaced the call of modules")
     given_args, given_kwargs = _copied(torch, (args, kwargs))
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with _no_trace(torch, module), _own_attributes(module) as held:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from hotlap.catalog.cuda_graphs.rules import why_not_optimizer
 from hotlap.runtime.other_threads import why_not_alone
 from hotlap.runtime.rehearsal import NotAlone, rehearse, signature
 
@@ -120,3 +121,18 @@ def test_idle_and_library_threads_are_no_obstacle():
     rehearse(torch, nn.Linear(3, 3), (INPUTS,), {})
     bar.close()
     pool.shutdown()
+
+
+def test_a_replaced_call_of_modules_is_not_rehearsed(monkeypatch):
+    own = torch.nn.Module.__call__
+    monkeypatch.setattr(torch.nn.Module, "__call__", lambda self, *args, **kwargs: own(self, *args, **kwargs))
+    with pytest.raises(NotAlone, match="the program has replaced the call of modules"):
+        rehearse(torch, torch.nn.Linear(2, 1), (torch.ones(1, 2),), {})
+
+
+def test_a_replaced_step_is_not_replayed(monkeypatch):
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+    assert why_not_optimizer(torch, optimizer) is None
+    own = torch.optim.SGD.step
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *args, **kwargs: own(self, *args, **kwargs))
+    assert why_not_optimizer(torch, optimizer) == "the program has replaced the step of SGD"

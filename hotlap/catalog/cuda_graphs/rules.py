@@ -8,6 +8,7 @@ from hotlap.patch.roots import is_compiled
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import is_wrapper
 from hotlap.runtime.recomputed_weights import weight_norms
+from hotlap.runtime.replaced_methods import is_of_torch
 
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = (
@@ -87,6 +88,8 @@ def why_not_optimizer(torch: Any, optimizer: Any) -> str | None:
         return f"{name} is not fused and counts its steps on the host (see fused-optimizer)"
     if any(group.get("differentiable") for group in groups):
         return f"{name} must stay differentiable"
+    if not is_of_torch(kind.step):
+        return f"the program has replaced the step of {name}"
     return f"{name} has hooks of its own, or a GradScaler works inside it" if is_hooked(optimizer) else None
 
 

@@ -11,8 +11,7 @@ from collections import defaultdict
 from inspect import unwrap
 from typing import Any
 
-from hotlap.loading.purity.genuine import genuine_of
-from hotlap.loading.purity.objects import without_our_layers
+from hotlap.runtime.replaced_methods import is_of_torch
 
 FIRST = 2  # first steps of an optimizer, each of which is checked
 EVERY = 500  # about one step in this many is checked from then on
@@ -71,7 +70,7 @@ class Proof:
 
 def _sampled(optimizer: Any, own: list[dict[str, Any]]) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
     """Sample parameters with their groups; none for an optimizer or a step of the program's own, which may count."""
-    if not type(optimizer).__module__.startswith(OF_TORCH) or not _is_step_of_torch(type(optimizer).step):
+    if not type(optimizer).__module__.startswith(OF_TORCH) or not is_of_torch(type(optimizer).step):
         return []
     candidates = [
         (parameter, group, choice)
@@ -82,14 +81,6 @@ def _sampled(optimizer: Any, own: list[dict[str, Any]]) -> list[tuple[Any, dict[
         and parameter.is_floating_point()
     ]
     return _random.sample(candidates, min(PARAMETERS, len(candidates)))
-
-
-def _is_step_of_torch(step: Any) -> bool:
-    """Return whether a step is torch's, layer by layer: the program's own would lead back here through its hooks."""
-    step = without_our_layers(step)
-    while genuine_of("torch", step) and hasattr(step, "__wrapped__"):
-        step = without_our_layers(step.__wrapped__)
-    return genuine_of("torch", step)
 
 
 def _copied(parameter: Any) -> Any:
