@@ -8,14 +8,17 @@ Data is in hotlap.engine.data; errors are drawn as a tree in hotlap.engine.error
 from __future__ import annotations
 
 from hotlap.engine.log import JsonLines, TensorBoard
-from hotlap.engine.metrics import RMSE, BinaryF1, Dice, GroupMeans, Mean, Metric
+from hotlap.engine.metrics import MAE, RMSE, Accuracy, BinaryF1, Dice, GroupMeans, Mean, Metric
 from hotlap.engine.recipe import Checkpoints, Phase, Recipe
 from hotlap.engine.records import EpochRecord, History, StepRecord
 from hotlap.engine.schedule import Cosine, FromTorch, Linear, Schedule, Steps
+from hotlap.engine.torch_metrics import TorchMetric
 from hotlap.engine.trainer import Trainer
 
 __all__ = [
+    "MAE",
     "RMSE",
+    "Accuracy",
     "BinaryF1",
     "Checkpoints",
     "Cosine",
@@ -34,5 +37,6 @@ __all__ = [
     "StepRecord",
     "Steps",
     "TensorBoard",
+    "TorchMetric",
     "Trainer",
 ]

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from hotlap.engine.errors import BadRecipe
+from hotlap.engine.metrics import is_higher_better
+from hotlap.engine.parts import Parts
+from hotlap.engine.recipe import Recipe
 from hotlap.engine.run_state import Position
 
 
@@ -14,6 +18,34 @@ def watch(place: Position, monitor: str, say: Callable[[str], None]) -> None:
         say(f"the best epoch is now the one with the {monitor}; before, it was the one with the {place.monitor}")
         place.best, place.best_epoch, place.idle = None, None, 0
     place.monitor = monitor
+
+
+def direction(parts: Parts, name: str) -> bool | None:
+    """Return whether a higher value of this score is better; None if nobody has said."""
+    return is_higher_better(parts.recipe.higher_is_better, name, parts.evaluation.metrics.get(name))
+
+
+def require_direction(parts: Parts) -> None:
+    """Raise if the monitored score is unknown, or if a best epoch is wanted and nobody has said which way is better."""
+    recipe, own = parts.recipe, parts.own_evaluation
+    names = [] if parts.valid is None else list(parts.evaluation.metrics)
+    own_names = [] if own is None else getattr(own, "names", None)
+    monitor = recipe.monitor or next(iter([*names, *(own_names or ())]), None)
+    if recipe.monitor is not None and own_names is not None and monitor not in (*names, *own_names, "loss"):
+        raise BadRecipe(f"monitor={monitor!r} is not a score; use one of {', '.join((*names, *own_names, 'loss'))}")
+    if monitor is None and own is None:
+        monitor = "loss"
+    if not _wants_best(recipe) or direction(parts, monitor or "") is not None:
+        return
+    score = repr(monitor) if monitor else "the first score of evaluate="
+    raise BadRecipe(
+        f"nothing says whether a higher or a lower value of {score} is better, which decides the best epoch; "
+        "use Recipe(higher_is_better=True) or False, or Checkpoints(…, best=False) without patience"
+    )
+
+
+def _wants_best(recipe: Recipe) -> bool:
+    return recipe.patience is not None or (recipe.checkpoints is not None and recipe.checkpoints.best)
 
 
 def judge(place: Position, epoch: int, value: float, higher: bool, least: float) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotlap.engine.errors import CheckpointDamaged, CheckpointNotWritten, NothingToResume
+from hotlap.engine.errors import CheckpointDamaged, CheckpointNotWritten, CheckpointsInTheWay, NothingToResume
 
 FORMAT = 1
 LAST, BEST = "last.pt", "best.pt"
@@ -36,6 +36,17 @@ class PlainList(list[Any]):
 
 def every_name(epoch: int) -> str:
     return f"epoch-{epoch:04d}.pt"
+
+
+def require_free(folder: Path) -> None:
+    """Raise if the folder holds the checkpoints of another run."""
+    found = sorted(path.name for pattern in (LAST, BEST, "epoch-*.pt") for path in folder.glob(pattern))
+    if found:
+        raise CheckpointsInTheWay(
+            f"{folder} holds the checkpoints of another run ({', '.join(found[:3])}{', …' if found[3:] else ''}); "
+            'continue it with fit(…, resume="auto"), use another folder, or overwrite it with '
+            "Checkpoints(folder, replace=True)"
+        )
 
 
 class Writer:

@@ -12,6 +12,7 @@ EngineError
     ├── NothingToResume          no checkpoint where one was requested
     ├── CheckpointDamaged        cut short, changed or not written by the engine; names the last good one
     ├── CheckpointOfAnotherModel its parameters, shapes, data or batch size differ from this run's
+    ├── CheckpointsInTheWay      a new run would overwrite the checkpoints of another one
     └── CheckpointNotWritten     the disk refused it
 
 The data side adds its own below EngineError (hotlap/engine/data/errors.py).
@@ -74,6 +75,10 @@ class CheckpointDamaged(CheckpointError):
 
 
 class CheckpointOfAnotherModel(CheckpointError):
+    pass
+
+
+class CheckpointsInTheWay(CheckpointError):
     pass
 
 

@@ -48,6 +48,22 @@ class Evaluation:
         return read(self.metrics)  # host sync: one per evaluation
 
 
+class EvaluationByStep:
+    """Evaluates a source by the loss of a step of the user's own, which keeps the model's outputs to itself."""
+
+    names = ("valid_loss",)
+
+    def __init__(self, forward: Forward, source: AnySource, batch: int, device: torch.device) -> None:
+        self.forward, self.source, self.batch, self.device = forward, source, batch, device
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        total, rows = torch.zeros((), device=self.device), 0
+        for batch in batches_of(self.source, self.batch, self.device):
+            total += self.forward(batch)[0]["loss"] * len(batch[0])
+            rows += len(batch[0])
+        return {"valid_loss": float(total / rows)}  # host sync: one per evaluation
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, then return every module to its own: one kept in evaluation mode stays so."""

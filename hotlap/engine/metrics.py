@@ -64,11 +64,14 @@ def widened(values: Tensor) -> Tensor:
 
 
 class Mean(Metric):
-    """The mean over rows of `of(outputs, *targets)`: one value per row, or one for the batch, weighted by its rows."""
+    """The mean over rows of `of(outputs, *targets)`: one value per row, or one for the batch, weighted by its rows.
 
-    def __init__(self, of: Callable[..., Tensor]) -> None:
+    It cannot know whether more is better: `higher_is_better` says so where a best epoch is looked for.
+    """
+
+    def __init__(self, of: Callable[..., Tensor], higher_is_better: bool | None = None) -> None:
         super().__init__(2)
-        self.of = of
+        self.of, self.higher_is_better = of, higher_is_better
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
         values = widened(self.of(outputs, *targets).detach())
@@ -91,8 +94,8 @@ class Mean(Metric):
         return self.totals[0] / self.totals[1]
 
 
-class RMSE(Metric):
-    """The root of the mean square error over all elements; true is 1 and false is 0."""
+class _ErrorMean(Metric):
+    """Sums what `_errors` makes of all differences between outputs and target."""
 
     higher_is_better = False
 
@@ -103,11 +106,66 @@ class RMSE(Metric):
     def update(self, outputs: Any, *targets: Tensor) -> None:
         predicted, actual = self.of(outputs, *targets)
         of_one_shape(self, predicted, actual)
-        self.totals[0].add_(difference(widened(predicted.detach()), widened(actual)).square().sum())
+        self.totals[0].add_(self._errors(difference(widened(predicted.detach()), widened(actual))).sum())
         self.totals[1].add_(actual.numel())
 
+    def _errors(self, differences: Tensor) -> Tensor:
+        raise NotImplementedError
+
     def compute(self) -> Tensor:
-        return (self.totals[0] / self.totals[1]).sqrt()
+        return self.totals[0] / self.totals[1]
+
+
+class RMSE(_ErrorMean):
+    """The root of the mean square error over all elements; true is 1 and false is 0."""
+
+    def _errors(self, differences: Tensor) -> Tensor:
+        return differences.square()
+
+    def compute(self) -> Tensor:
+        return super().compute().sqrt()
+
+
+class MAE(_ErrorMean):
+    """The mean absolute error over all elements; true is 1 and false is 0."""
+
+    def _errors(self, differences: Tensor) -> Tensor:
+        return differences.abs()
+
+
+class Accuracy(Metric):
+    """The share of elements predicted right. Outputs have one score per class in their second dimension, as for
+    cross_entropy, or the shape of the target and a `threshold`: 0 for logits, 0.5 for probabilities.
+    """
+
+    higher_is_better = True
+
+    def __init__(self, threshold: float | None = None, of: Picked = outputs_and_target) -> None:
+        super().__init__(2)
+        self.threshold, self.of = threshold, of
+
+    def update(self, outputs: Any, *targets: Tensor) -> None:
+        predicted, actual = self.of(outputs, *targets)
+        found = self._found(predicted.detach(), actual)
+        self.totals[0].add_((found == actual).sum())
+        self.totals[1].add_(actual.numel())
+
+    def _found(self, predicted: Tensor, actual: Tensor) -> Tensor:
+        if self.threshold is not None:
+            of_one_shape(self, predicted, actual)
+            return predicted > self.threshold
+        if predicted.dim() == actual.dim() + 1 and predicted.shape[:1] + predicted.shape[2:] == actual.shape:
+            return predicted.argmax(1)
+        of_one_shape(self, predicted, actual)
+        if predicted.is_floating_point():
+            raise BadRecipe(
+                f"Accuracy got outputs and target of one shape, {list(actual.shape)}, so there is no score per class; "
+                "say from where on an output means true: Accuracy(threshold=0.0) for logits, 0.5 for probabilities"
+            )
+        return predicted
+
+    def compute(self) -> Tensor:
+        return self.totals[0] / self.totals[1]
 
 
 class BinaryF1(Metric):
@@ -169,11 +227,17 @@ class GroupMeans(Metric):
     the device.
     """
 
-    def __init__(self, groups: int, of: Picked, finish: Callable[[Tensor], Tensor] = torch.nanmean) -> None:
+    def __init__(
+        self,
+        groups: int,
+        of: Picked,
+        finish: Callable[[Tensor], Tensor] = torch.nanmean,
+        higher_is_better: bool | None = None,
+    ) -> None:
         if groups < 1:
             raise BadRecipe(f"GroupMeans of {groups} groups; it needs 1 or more")
         super().__init__(2 * (groups + 2))  # sums, then counts; the first and last of each are of rows of no group
-        self.groups, self.of, self.finish = groups, of, finish
+        self.groups, self.of, self.finish, self.higher_is_better = groups, of, finish, higher_is_better
 
     def update(self, outputs: Any, *targets: Tensor) -> None:
         values, groups = self.of(outputs, *targets)
@@ -239,10 +303,13 @@ def majority(votes: Tensor, of: int) -> Tensor:
     return 2 * votes.view(-1, of).sum(dim=1) >= of
 
 
-def is_higher_better(wanted: bool | None, metric: Metric | None) -> bool:
-    """Follow the recipe, else the metric; lower is better if neither says, as for a loss."""
-    known = getattr(metric, "higher_is_better", None)
-    return bool(known) if wanted is None else wanted
+def is_higher_better(wanted: bool | None, name: str, metric: Metric | None) -> bool | None:
+    """Follow the recipe, else the metric; a loss is minimised. None: nobody has said."""
+    if wanted is not None:
+        return wanted
+    if metric is not None and metric.higher_is_better is not None:
+        return metric.higher_is_better
+    return False if name == "loss" or name.endswith("_loss") else None
 
 
 def read(metrics: Mapping[str, Metric]) -> dict[str, float]:

@@ -21,18 +21,20 @@ Switch = Literal["auto", "on", "off"]
 class Checkpoints:
     """What is saved in `folder`: last.pt always, best.pt by the monitored score, epoch-0004.pt every `every` epochs.
 
-    With `steps`, last.pt is also written in the middle of an epoch, every so many optimizer steps.
+    With `steps`, last.pt is also written in the middle of an epoch, every so many optimizer steps. A folder that holds
+    the checkpoints of another run is refused unless `replace` is set.
     """
 
     folder: Path | str
     best: bool = True
     every: int | None = None
     steps: int | None = None
+    replace: bool = False
 
     def __post_init__(self) -> None:
         is_path = isinstance(self.folder, str | os.PathLike)
         _require(is_path, f"{_shown(self, 'folder')}; use a path, such as 'runs/first'")
-        _switches(self, "best")
+        _switches(self, "best", "replace")
         _whole(self, 1, "every", "steps", optional=True)
 
 
@@ -81,7 +83,7 @@ class Recipe:
     ema: float | None = None  # decay of averaged weights, which evaluation then uses
     nan_guard: bool = True
     monitor: str | None = None  # a score's name; None: the first metric, else the loss
-    higher_is_better: bool | None = None  # None: as the metric says; lower if it does not
+    higher_is_better: bool | None = None  # None: as the metric says; a loss is minimised
     patience: int | None = None  # epochs without a better score before it stops
     min_delta: float = 0.0
     seed: int = 0

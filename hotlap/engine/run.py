@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -11,14 +12,14 @@ from typing import Any, NoReturn, cast
 import torch
 
 from hotlap.engine import processor
-from hotlap.engine.best import judge, watch, why_over
+from hotlap.engine.best import direction, judge, require_direction, watch, why_over
 from hotlap.engine.checkpoints import BEST, LAST, Writer, every_name
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import BadRecipe, NonFiniteLoss
 from hotlap.engine.evaluation import evaluating
 from hotlap.engine.frozen_modules import FrozenModules
 from hotlap.engine.loss_readout import Looks, LossRows, first_broken
-from hotlap.engine.metrics import is_higher_better, read
+from hotlap.engine.metrics import read
 from hotlap.engine.optimizers import LearningRates, begin_momenta, require_dense
 from hotlap.engine.parts import Parts
 from hotlap.engine.recipe import Phase
@@ -60,10 +61,7 @@ class Run:
                 raise BadRecipe(f"a phase freezes {', '.join(phase.frozen)}: nothing is left to train; freeze less")
             if self.recipe.clip is not None:
                 require_dense(self.parts.model, self.parts.optimizer, self.recipe.clip)
-        monitor, parts = self.recipe.monitor, self.parts
-        scores = [] if parts.valid is None else list(parts.evaluation.metrics)
-        if monitor is not None and parts.own_evaluation is None and monitor not in (*scores, "loss"):
-            raise BadRecipe(f"monitor={monitor!r} is not a score; use one of {', '.join((*scores, 'loss'))}")
+        require_direction(self.parts)
         if self.writer is not None:
             self.writer.prepare()
 
@@ -173,6 +171,7 @@ class Run:
     def pause(self, window: int) -> None:
         done, checkpoints = window + 1, self.recipe.checkpoints
         self.place.window = done
+        self._count_averaged(done)
         if self.parts.interrupts.received is not None:
             self.interrupted()
         if (
@@ -186,6 +185,10 @@ class Run:
             self.save([LAST])
         elif (seen := self._arrived(done)) is not None:
             self._report(seen)
+
+    def _count_averaged(self, done: int) -> None:
+        if self.average is not None:
+            self.average.updates = self.place.steps + done
 
     def _arrived(self, done: int) -> LossRows | None:
         seen = self.looks.poll()
@@ -253,6 +256,7 @@ class Run:
         """HOST SYNC: the epoch's only one. Return the mean over the rows of each loss by name."""
         geometry = self.parts.geometry
         self._meanwhile()
+        self._count_averaged(geometry.windows)
         seen = self.looks.all(geometry.windows)
         self.seconds = time.perf_counter() - self.started - (self.steps.prepare_seconds - self._prepared)
         self._check(seen)
@@ -277,19 +281,12 @@ class Run:
         if parts.valid is None and parts.own_evaluation is None:
             return {}
         reset_state(parts.model)
-        self._swap()
-        try:
+        with contextlib.nullcontext() if self.average is None else self.average.in_place():
             scores = {} if parts.valid is None else parts.evaluation(parts.valid, parts.device)
             if parts.own_evaluation is not None:
                 with torch.inference_mode(), evaluating(parts.model):
                     scores |= {name: float(value) for name, value in parts.own_evaluation(parts.model).items()}
-        finally:
-            self._swap()
         return scores
-
-    def _swap(self) -> None:
-        if self.average is not None:
-            self.average.swap()
 
     def end(self, epoch: int, losses: dict[str, float]) -> None:
         """Evaluate, save checkpoints, send records, and decide whether the training continues."""
@@ -328,7 +325,9 @@ class Run:
         if name not in values:
             raise BadRecipe(f"monitor={name!r} is not a score; use one of {', '.join(values)}")
         self.rates.epoch_ended(values[name])
-        higher = is_higher_better(self.recipe.higher_is_better, self.parts.evaluation.metrics.get(name))
+        higher = direction(self.parts, name)
+        if higher is None:
+            return False
         watch(self.place, f"{'highest' if higher else 'lowest'} {name}", self.parts.say)
         better = judge(self.place, record.epoch, values[name], higher, self.recipe.min_delta)
         if self.recipe.patience is not None and self.place.idle >= self.recipe.patience:

@@ -82,6 +82,7 @@ def state_of(run: Resumable) -> State:
         "optimizer": optimizer,
         "scaler": {} if parts.scaler is None else parts.scaler.state_dict(),  # host sync with fp16 alone
         "average": {} if run.average is None else averaged(parts.model, run.average),
+        "average_sums": {} if run.average is None else averaged_sums(parts.model, run.average),
         "losses": {"names": list(tally.names), "rows": tally.losses[: run.place.window]},
         "train_metrics": {name: metric.totals for name, metric in parts.train_metrics.items()},
         "random": random_states(),
@@ -90,17 +91,31 @@ def state_of(run: Resumable) -> State:
 
 def averaged(model: nn.Module, average: Average) -> dict[str, torch.Tensor]:
     """Return the averaged weights by the names of state_dict."""
-    values = {id(parameter): value for parameter, value in zip(average.parameters, average.tensors, strict=True)}
+    return _by_name(model, average, average.values())
+
+
+def averaged_sums(model: nn.Module, average: Average) -> dict[str, torch.Tensor]:
+    """Return what the averages are computed from; nothing where the two are the same."""
+    return {} if average.share in (0.0, 1.0) else _by_name(model, average, average.tensors)
+
+
+def _by_name(model: nn.Module, average: Average, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    values = {id(parameter): value for parameter, value in zip(average.parameters, tensors, strict=True)}
     return {name: values[id(parameter)] for name, parameter in all_names(model) if id(parameter) in values}
 
 
-def load_average(model: nn.Module, average: Average, saved: dict[str, torch.Tensor]) -> None:
+def load_average(model: nn.Module, average: Average, state: State) -> None:
     """Load the averages; a weight that an older checkpoint does not average, such as a complex one, starts its own."""
-    for own, parameter in zip(average.tensors, average.parameters, strict=True):
-        own.copy_(parameter.detach())
-    for name, own in averaged(model, average).items():
-        if name in saved:
-            own.copy_(saved[name])
+    saved, sums = state["average"], state.get("average_sums", {})
+    average.updates = state["place"]["steps"] + state["place"]["window"]
+    with torch.no_grad():
+        for own, parameter in zip(average.tensors, average.parameters, strict=True):
+            own.copy_(parameter * average.share)
+        for name, own in _by_name(model, average, average.tensors).items():
+            if name in sums:
+                own.copy_(sums[name])
+            elif name in saved:
+                own.copy_(saved[name] * average.share)
 
 
 def as_list(mode: Mode) -> list[Any]:
@@ -145,7 +160,7 @@ def load_into(run: Resumable, state: State, path: Path) -> Position:
     if parts.scaler is not None and state["scaler"]:
         parts.scaler.load_state_dict(state["scaler"])
     if run.average is not None:
-        load_average(parts.model, run.average, state["average"])
+        load_average(parts.model, run.average, state)
     _load_tallies(run, state)
     set_random_states(state["random"])
     return _place(state["place"])

@@ -7,7 +7,7 @@ of torch's on a copy of the groups' rates; its state is saved.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -86,15 +86,18 @@ class Steps(Schedule):
 @dataclass(frozen=True)
 class FromTorch(Schedule):
     """`make(optimizer)` returns a scheduler of torch.optim.lr_scheduler that changes learning rates and nothing else:
-    momentum is not cycled. With by="step" it costs the host some microseconds per step, at the start of each epoch.
+    momentum is not cycled. Without `by` it steps as torch documents it: `OneCycleLR` and `CyclicLR`, alone or within
+    another, after every optimizer step, any other after every epoch. Steps cost the host some microseconds each, at the
+    start of each epoch.
     """
 
     make: Callable[[torch.optim.Optimizer], Any]
     _: KW_ONLY
-    by: By = "epoch"
+    by: By | None = None  # type: ignore[assignment] # None: as torch documents the scheduler
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        if self.by is not None:
+            super().__post_init__()
         use = "a function of the optimizer, such as lambda optimizer: StepLR(optimizer, 30)"
         _require(callable(self.make), self, "make", use)
 
@@ -120,12 +123,14 @@ class Rates:
     def __init__(self, base: Sequence[float], schedule: Schedule | None, warmup: int, epochs: int, steps: int) -> None:
         self.base = np.asarray(base, dtype=np.float64)
         self.schedule, self.warmup, self.epochs, self.steps = schedule, warmup, epochs, steps
-        self._shadow = _Shadow(base, schedule) if isinstance(schedule, FromTorch) else None
+        self._shadow = _Shadow(base, schedule, epochs, steps) if isinstance(schedule, FromTorch) else None
+        decides = self._shadow or schedule
+        self.by = None if decides is None else decides.by
 
     @property
     def vary(self) -> bool:
         """Whether the rates change within an epoch."""
-        return self.warmup > 0 or (self.schedule is not None and self.schedule.by == "step")
+        return self.warmup > 0 or self.by == "step"
 
     def table(self, epoch: int) -> Floats:
         """Return the rates as [group, step] for an epoch counted from the start of the phase."""
@@ -160,21 +165,34 @@ class Rates:
             self._shadow.load(state)
 
 
+def _with_parts(scheduler: Any) -> Iterator[Any]:
+    """Yield the scheduler and those that a SequentialLR or ChainedScheduler is made of."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _with_parts(part)
+
+
+def _steps_after_batches(scheduler: Any) -> bool:
+    after_batches = (torch.optim.lr_scheduler.OneCycleLR, torch.optim.lr_scheduler.CyclicLR)
+    return any(isinstance(part, after_batches) for part in _with_parts(scheduler))
+
+
 class _Shadow:
     """A scheduler on an optimizer of its own, which has the same rates and trains nothing.
 
     Its saved state is that of the start of the epoch, from which a resumed run computes the table again.
     """
 
-    def __init__(self, base: Sequence[float], schedule: FromTorch) -> None:
+    def __init__(self, base: Sequence[float], schedule: FromTorch, epochs: int, steps: int) -> None:
         groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": float(rate)} for rate in base]
         # Numbers that no scheduler would set, so that any change to them shows.
         self.optimizer = torch.optim.SGD(groups, momentum=0.4321, weight_decay=0.4321)
         self._fixed = self._all_but_rates()
         self.scheduler = schedule.make(self.optimizer)
-        self.by = schedule.by
+        self.by: By = schedule.by or ("step" if _steps_after_batches(self.scheduler) else "epoch")
         self._require_scheduler()
         self._require_rates_alone()
+        self._require_steps_enough(epochs * steps if self.by == "step" else epochs)
         self.began = self._now()
 
     def table(self, steps: int) -> Floats:
@@ -230,6 +248,15 @@ class _Shadow:
             )
         if self.by == "step" and self._needs_score():
             raise BadRecipe(f'{kind} follows the score of an epoch; use FromTorch(make, by="epoch")')
+
+    def _require_steps_enough(self, needed: int) -> None:
+        """Refuse a cycle that is shorter than the phase, which torch would only report once it is over."""
+        total = getattr(self.scheduler, "total_steps", None)
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.OneCycleLR) and total is not None and total < needed:
+            raise BadRecipe(
+                f"OneCycleLR ends after total_steps={total}, but the phase has {needed} {self.by}s; "
+                f"create it with total_steps={needed}"
+            )
 
     def _require_rates_alone(self) -> None:
         """Refuse a scheduler that changes anything else: only rates reach the optimizer that trains."""

@@ -23,7 +23,7 @@ from hotlap.engine.errors import (
     EmptySplit,
     NothingToResume,
 )
-from hotlap.engine.evaluation import Evaluation, batches_of, evaluating
+from hotlap.engine.evaluation import Evaluation, EvaluationByStep, evaluating
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log, Sink, to_stderr
@@ -37,6 +37,7 @@ from hotlap.engine.recurrent import carrying, flatten, require_order
 from hotlap.engine.run import Run
 from hotlap.engine.seam import AnySource, Batch
 from hotlap.engine.snapshot import seed_streams
+from hotlap.engine.torch_metrics import AnyMetric, own_metrics
 from hotlap.engine.update import Average, Forward, beside
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -59,8 +60,8 @@ class Trainer:
         *,
         inputs: int = 1,
         step: Callable[[nn.Module, Batch], Any] | None = None,
-        metrics: Mapping[str, Metric] | None = None,
-        train_metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, AnyMetric] | None = None,
+        train_metrics: Mapping[str, AnyMetric] | None = None,
         evaluate: Evaluate | None = None,
         callbacks: Sequence[Callback] = (),
         sinks: Sequence[Sink] = (),
@@ -73,10 +74,10 @@ class Trainer:
         if step is not None and train_metrics:
             raise BadRecipe("train_metrics need the model's outputs, which a step of your own keeps to itself")
         require_plain_step(optimizer)
-        _require_metrics(metrics or {}, train_metrics or {})
         self.model, self.loss, self.optimizer, self.recipe = model, loss, optimizer, recipe
         self.inputs, self.step, self.evaluate_own = inputs, step, evaluate
-        self.metrics, self.train_metrics = dict(metrics or {}), dict(train_metrics or {})
+        self.metrics, self.train_metrics = own_metrics(metrics or {}), own_metrics(train_metrics or {}, in_steps=True)
+        _require_metrics(self.metrics, self.train_metrics)
         self.callbacks, self.sinks, self.say, self.progress = list(callbacks), list(sinks), say, progress
         self.device = device_from(device)
         self.beside = beside(loss, step)
@@ -92,7 +93,9 @@ class Trainer:
         epochs: int | None = None,
         resume: bool | Path | str = False,
     ) -> History:
-        """Train to the end; `resume` continues from the last checkpoint in the recipe's folder or the one named."""
+        """Train to the end. `resume=True` continues from the last checkpoint in the recipe's folder, a path from that
+        file, and "auto" continues where there is a checkpoint and otherwise begins.
+        """
         self._check(train, valid)
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
         if valid is not None:
@@ -127,11 +130,8 @@ class Trainer:
         """Give the model the averaged weights of the last fit within the block, to evaluate or to save them."""
         if self._average is None:
             raise BadRecipe("no weights were averaged: fit with Recipe(ema=0.999) first")
-        self._average.swap()
-        try:
+        with self._average.in_place():
             yield self.model
-        finally:
-            self._average.swap()
 
     def evaluate(self, source: AnySource) -> dict[str, float]:
         """Return the metrics on any split, with the present weights."""
@@ -168,13 +168,17 @@ class Trainer:
                 )
 
     def _checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
-        if resume is False:
-            return None, None
-        if resume is True:
-            if self.recipe.checkpoints is None:
-                raise NothingToResume("resume=True needs a recipe with checkpoints=Checkpoints(folder)")
-            resume = Path(self.recipe.checkpoints.folder) / checkpoints.LAST
-        return checkpoints.load(Path(resume)), Path(resume)
+        own = self.recipe.checkpoints
+        last = None if own is None else Path(own.folder) / checkpoints.LAST
+        if last is None and (resume is True or resume == "auto"):
+            raise NothingToResume(f"resume={resume!r} needs a recipe with checkpoints=Checkpoints(folder)")
+        if resume == "auto":
+            assert last is not None
+            resume = last.exists()
+        path = last if resume is True else None if resume is False else Path(resume)
+        if own is not None and not own.replace and (path is None or path.parent != Path(own.folder)):
+            checkpoints.require_free(Path(own.folder))
+        return (None, None) if path is None else (checkpoints.load(path), path)
 
     def _phases(self, epochs: int | None) -> tuple[Phase, ...]:
         phases = self.recipe.phases or ((Phase(epochs),) if epochs is not None else ())
@@ -258,17 +262,10 @@ class Trainer:
         lanes = next((layer.lanes for layer in carrying(self.model)), None)
         return self.recipe.evaluation_batch or lanes or 4 * self.recipe.batch_size
 
-    def _by_step(self, valid: AnySource) -> Evaluate:
-        """Evaluate the validation split by the step's loss alone: the model's outputs are not seen here."""
-
-        def evaluate(model: nn.Module) -> dict[str, float]:
-            total, rows = torch.zeros((), device=self.device), 0
-            for batch in batches_of(valid, self.recipe.evaluation_batch or self.recipe.batch_size, self.device):
-                total += self.forward(batch)[0]["loss"] * len(batch[0])
-                rows += len(batch[0])
-            return {"valid_loss": float(total / rows)}  # host sync: one per evaluation
-
-        return evaluate
+    def _by_step(self, valid: AnySource) -> EvaluationByStep:
+        return EvaluationByStep(
+            self.forward, valid, self.recipe.evaluation_batch or self.recipe.batch_size, self.device
+        )
 
     def _loss_alone(self, outputs: Any, *targets: torch.Tensor) -> torch.Tensor:
         assert self.loss is not None

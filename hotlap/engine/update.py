@@ -7,7 +7,7 @@ captured once and replayed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ Found = tuple[
     Losses, Any, Batch
 ]  # by name, "loss" being what is minimised; outputs and targets where metrics need them
 LossOf = Callable[[Any], Found]  # of a batch, or of where to gather it
+ROUNDING = 2.0**-25  # of float32
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -161,24 +162,46 @@ def as_real(tensor: Tensor) -> Tensor:
 
 
 class Average:
-    """Averaged weights, updated on the device after each step. Buffers are not averaged: they are the model's."""
+    """Averaged weights, updated on the device after each step. Buffers are not averaged: they are the model's.
+
+    `tensors` begin at zero, so that the weights before the first step have no part in the average. What that leaves
+    out is divided out where the average is read, by the number of `updates`, which the host counts.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
+        self.decay, self.updates = decay, 0
         self.parameters = [parameter for parameter in model.parameters() if has_digits(parameter)]
-        self.tensors = [parameter.detach().clone() for parameter in self.parameters]
+        self.tensors = [torch.zeros_like(parameter) for parameter in self.parameters]
 
     def update(self) -> None:
         with torch.no_grad():
             now = [as_real(parameter) for parameter in self.parameters]
             torch._foreach_lerp_([as_real(tensor) for tensor in self.tensors], now, 1.0 - self.decay)
 
-    def swap(self) -> None:
-        """Swap in place: graphs hold the addresses of the model's own weights."""
+    @property
+    def share(self) -> float:
+        """Return how much of `tensors` is weights; the rest, until rounding loses it, is the zeros they began at."""
+        zeros = self.decay**self.updates
+        return 1.0 if zeros < ROUNDING else 1.0 - zeros
+
+    def values(self) -> list[Tensor]:
+        """Return copies of the averages, or of the weights where nothing has been averaged."""
+        if not self.updates:
+            return [parameter.detach().clone() for parameter in self.parameters]
+        return [tensor / self.share for tensor in self.tensors]
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Give the model the averages within the block, in place: graphs hold the addresses of its weights."""
+        weights = [parameter.detach() for parameter in self.parameters]
         with torch.no_grad():
-            own = [parameter.detach().clone() for parameter in self.parameters]
-            torch._foreach_copy_([parameter.detach() for parameter in self.parameters], self.tensors)
-            torch._foreach_copy_(self.tensors, own)
+            own, averages = [weight.clone() for weight in weights], self.values()
+            torch._foreach_copy_(weights, averages)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(weights, own)
 
 
 class Update:

@@ -21,6 +21,7 @@ from hotlap.engine.errors import (
     CheckpointDamaged,
     CheckpointNotWritten,
     CheckpointOfAnotherModel,
+    CheckpointsInTheWay,
     NonFiniteLoss,
     NothingToResume,
 )
@@ -42,7 +43,8 @@ WITH_STATE = {
 
 
 def interrupted(folder, step, how, train=None, **options):
-    made = trainer(callbacks=[cut_at(step, how)], log_every=1, checkpoints=Checkpoints(folder, steps=1), **options)
+    saved = Checkpoints(folder, steps=1, replace=True)
+    made = trainer(callbacks=[cut_at(step, how)], log_every=1, checkpoints=saved, **options)
     expected = {None: Cut, signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}[how]
     epochs = None if "phases" in options else 3
     with pytest.raises(expected):
@@ -177,7 +179,7 @@ def test_a_failed_write_leaves_the_old_file_and_is_reported_at_the_end(tmp_path,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    made = trainer(checkpoints=Checkpoints(tmp_path))
+    made = trainer(checkpoints=Checkpoints(tmp_path, replace=True))
     with pytest.raises(CheckpointNotWritten, match="No space left on device"):
         made.fit(Rows(*numbers()), epochs=2)
     assert (tmp_path / "last.pt").read_bytes() == whole
@@ -323,7 +325,7 @@ def test_non_finite_weights_of_the_last_step_are_not_saved(tmp_path):
 
 
 def test_early_stopping_is_remembered(tmp_path):
-    options = {"evaluate": lambda model: {"score": 1.0}, "metrics": {}, "patience": 2}
+    options = {"evaluate": lambda model: {"flat": 1.0}, "metrics": {}, "patience": 2, "higher_is_better": False}
     _, first = fitted(epochs=6, checkpoints=Checkpoints(tmp_path), **options)
     assert (len(first.epochs), first.stopped_early) == (3, True)
     _, again = fitted(epochs=6, checkpoints=Checkpoints(tmp_path), resume=True, **options)
@@ -369,7 +371,8 @@ def test_a_stop_requested_before_the_interruption_still_ends_the_epoch(tmp_path)
 
 def test_a_nan_score_is_never_the_best():
     scores = iter([math.nan, 3.0, 2.0, math.nan, 1.0])
-    _, history = fitted(epochs=5, metrics={}, evaluate=lambda model: {"score": next(scores)}, patience=3)
+    own = {"evaluate": lambda model: {"score": next(scores)}, "higher_is_better": False}
+    _, history = fitted(epochs=5, metrics={}, patience=3, **own)
     assert (history.best_epoch, history.stopped_early) == (5, False)
 
 
@@ -456,3 +459,25 @@ def test_a_sink_that_fails_to_close_loses_no_checkpoint(tmp_path):
     fitted(sinks=[Full()], say=said.append, checkpoints=Checkpoints(tmp_path))
     assert checkpoints.load(tmp_path / "last.pt")["place"]["epoch"] == 3
     assert any("No space left" in line for line in said)
+
+
+def test_the_checkpoints_of_another_run_are_not_overwritten(tmp_path):
+    first = fitted(checkpoints=Checkpoints(tmp_path))
+    before = (tmp_path / "last.pt").read_bytes()
+    with pytest.raises(CheckpointsInTheWay, match=r"holds the checkpoints of another run \(best.pt, last.pt\)"):
+        fitted(epochs=1, checkpoints=Checkpoints(tmp_path))
+    assert (tmp_path / "last.pt").read_bytes() == before
+    fitted(epochs=1, checkpoints=Checkpoints(tmp_path / "other"))
+    with pytest.raises(CheckpointsInTheWay, match="other holds"):
+        fitted(resume=tmp_path / "last.pt", checkpoints=Checkpoints(tmp_path / "other"))
+    same(outcome(*fitted(checkpoints=Checkpoints(tmp_path / "other", replace=True))), outcome(*first))
+
+
+def test_resuming_by_itself_begins_or_goes_on(tmp_path):
+    for _ in range(2):
+        with pytest.raises(Cut):
+            fitted(resume="auto", checkpoints=Checkpoints(tmp_path, steps=1), callbacks=[cut_at(8)], log_every=1)
+    ended = fitted(resume="auto", checkpoints=Checkpoints(tmp_path))
+    same(outcome(*ended), outcome(*fitted()))
+    with pytest.raises(NothingToResume, match="resume='auto' needs a recipe with checkpoints"):
+        fitted(resume="auto")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hotlap.engine import RMSE, BinaryF1, Dice, GroupMeans, Mean
+from hotlap.engine import MAE, RMSE, Accuracy, BinaryF1, Dice, GroupMeans, Mean
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.evaluation import Evaluation
 from hotlap.engine.metrics import f1, is_higher_better, majority, read
@@ -200,10 +200,36 @@ def test_batches_without_targets_are_weighted_by_their_rows(shape):
 
 
 def test_metrics_know_which_direction_is_better():
-    assert is_higher_better(None, BinaryF1())
-    assert is_higher_better(None, Dice())
-    assert not is_higher_better(None, RMSE())
-    assert not is_higher_better(None, Mean(lambda outputs: outputs))
-    assert not is_higher_better(None, None)
-    assert not is_higher_better(False, Dice())
-    assert is_higher_better(True, RMSE())
+    assert is_higher_better(None, "score", BinaryF1())
+    assert is_higher_better(None, "score", Dice())
+    assert is_higher_better(None, "score", Accuracy())
+    assert is_higher_better(None, "score", RMSE()) is False
+    assert is_higher_better(None, "score", MAE()) is False
+    assert is_higher_better(None, "score", Mean(lambda outputs: outputs)) is None
+    assert is_higher_better(None, "score", Mean(lambda outputs: outputs, higher_is_better=True))
+    assert is_higher_better(None, "score", None) is None
+    assert is_higher_better(None, "valid_loss", None) is False
+    assert is_higher_better(False, "score", Dice()) is False
+    assert is_higher_better(True, "score", RMSE())
+
+
+def test_accuracy_counts_the_highest_score_of_each_row():
+    outputs, target = torch.tensor([[1.0, 3.0], [2.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 1, 1])
+    assert over_batches(Accuracy(), outputs, target) == pytest.approx(2 / 3)
+    pixels = torch.randn(4, 3, 5, 5)
+    assert over_batches(Accuracy(), pixels, pixels.argmax(1)) == 1.0
+
+
+def test_accuracy_of_one_value_a_row_needs_a_threshold():
+    logits, target = torch.tensor([-2.0, 0.25, 3.0]), torch.tensor([0, 1, 0])
+    assert over_batches(Accuracy(threshold=0.0), logits, target) == pytest.approx(2 / 3)
+    assert over_batches(Accuracy(threshold=0.5), logits, target) == pytest.approx(1 / 3)
+    with pytest.raises(BadRecipe, match=r"Accuracy\(threshold=0.0\) for logits"):
+        Accuracy().update(logits, target)
+    with pytest.raises(BadRecipe, match=r"compares shape \[3, 1\] with \[3\]"):
+        Accuracy(threshold=0.0).update(logits[:, None], target)
+
+
+def test_the_mean_absolute_error_is_over_all_elements():
+    outputs, target = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1, 0], [0, 0]])
+    assert over_batches(MAE(), outputs, target) == pytest.approx(9 / 4)

@@ -205,7 +205,8 @@ def test_a_plateau_lowers_the_rate():
 
 def test_stops_early_and_knows_the_best():
     scores = iter([3.0, 1.0, 2.0, 1.5, 0.0])
-    _, history = fitted(epochs=5, evaluate=lambda model: {"score": next(scores)}, metrics={}, patience=2)
+    own = {"evaluate": lambda model: {"score": next(scores)}, "higher_is_better": False}
+    _, history = fitted(epochs=5, metrics={}, patience=2, **own)
     assert [record.epoch for record in history.epochs] == [1, 2, 3, 4]
     assert history.stopped_early
     assert history.best_epoch == 2
@@ -219,8 +220,12 @@ def test_evaluates_the_averaged_weights():
     weights = []
     torch.manual_seed(3)
     plain = nn.Linear(6, 1)
-    average = torch.optim.swa_utils.AveragedModel(plain, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    average.update_parameters(plain)  # starts from the weights as they were made
+
+    def moved(averaged, weight, updates):
+        share = 0.1 / (1 - 0.9 ** (updates + 1))  # of the newest: of few weights each has the same, of many 1 - decay
+        return averaged + (weight - averaged) * share
+
+    average = torch.optim.swa_utils.AveragedModel(plain, avg_fn=moved)  # begins with the weights after the first step
     again = trainer(model=plain, callbacks=[lambda record: weights.append(1)])
     step = again.optimizer.step
     again.optimizer.step = lambda: (step(), average.update_parameters(plain))[0]
