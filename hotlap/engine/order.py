@@ -12,8 +12,21 @@ EPOCHS_A_SEED = 1_000_003  # a prime beyond any number of epochs: no two pairs (
 STREAMS = 2**64  # numbers torch takes; it takes a negative one modulo this too
 
 
+def order_of(source: object, seed: int, epoch: int, device: torch.device, shuffle: bool) -> Tensor:
+    """Return the order of an epoch: the source's own, where it has one, else by seed and epoch."""
+    own = getattr(source, "order", None)
+    if own is None:
+        return epoch_order(source.rows, seed, epoch, device, shuffle)  # type: ignore[attr-defined]
+    order: Tensor = own(seed, epoch)
+    return order.to(device)
+
+
+def seed_of(seed: int, epoch: int) -> int:
+    return (seed * EPOCHS_A_SEED + epoch) % STREAMS
+
+
 def epoch_order(rows: int, seed: int, epoch: int, device: torch.device, shuffle: bool = True) -> Tensor:
     if not shuffle:
         return torch.arange(rows, device=device)
-    generator = torch.Generator(device).manual_seed((seed * EPOCHS_A_SEED + epoch) % STREAMS)
+    generator = torch.Generator(device).manual_seed(seed_of(seed, epoch))
     return torch.randperm(rows, generator=generator, device=device)

@@ -1,4 +1,8 @@
-"""What the trainer needs of data. The sources of hotlap.engine.data fit, and so does anything else of this form."""
+"""What the trainer needs of data. The sources of hotlap.engine.data fit, and so does anything else of this form.
+
+A source may have `order(seed, epoch)`, which returns the order of its rows in an epoch, as numbers from 0 to rows - 1,
+each at most once; without it, rows are shuffled by the recipe.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from hotlap.engine.data.sources import Tensors, with_rows
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry
 from hotlap.engine.next_batch import Ahead
-from hotlap.engine.order import epoch_order
+from hotlap.engine.order import order_of
 from hotlap.engine.processor import Way, present, ways_to_try
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recorder import Recorder, Work
@@ -170,7 +170,7 @@ class ResidentSteps(Common):
         self.coming: tuple[int, Tensor] | None = None  # an epoch and its order
 
     def foresee(self, epoch: int) -> None:
-        self.coming = epoch, epoch_order(self.source.rows, self.recipe.seed, epoch, self.device, self.recipe.shuffle)
+        self.coming = epoch, order_of(self.source, self.recipe.seed, epoch, self.device, self.recipe.shuffle)
 
     def begin(self, epoch: int, first: int) -> None:
         if self.coming is None or self.coming[0] != epoch:
@@ -277,7 +277,7 @@ class StreamedSteps(Common):
         self.shapes_reported = False
 
     def begin(self, epoch: int, first: int) -> None:
-        order = epoch_order(self.source.rows, self.recipe.seed, epoch, torch.device("cpu"), self.recipe.shuffle)
+        order = order_of(self.source, self.recipe.seed, epoch, torch.device("cpu"), self.recipe.shuffle)
         rest = order[first * self.geometry.window_rows : self.geometry.rows]
         size, drop = self.geometry.batch_size, self.recipe.drop_last
         self.close_batches()

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from hotlap.engine import checkpoints, loop
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import Callback, Callbacks
+from hotlap.engine.data.given import AnyData, source_of
 from hotlap.engine.errors import (
     BadRecipe,
     CaptureFailed,
@@ -88,19 +89,21 @@ class Trainer:
 
     def fit(
         self,
-        train: AnySource,
-        valid: AnySource | None = None,
+        train: AnyData,
+        valid: AnyData | None = None,
         epochs: int | None = None,
         resume: bool | Path | str = False,
     ) -> History:
         """Train to the end. `resume=True` continues from the last checkpoint in the recipe's folder, a path from that
         file, and "auto" continues where there is a checkpoint and otherwise begins.
         """
-        self._check(train, valid)
+        phases = self._phases(epochs)
+        passes = sum(phase.epochs for phase in phases)
+        state, path = self._checkpoint(resume)
+        train, valid = self._source(train, "training", passes), self._source(valid, "validation", passes)
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
         if valid is not None:
             require_order(self.model, False, self._evaluation_batch(), valid, "validation")
-        state, path = self._checkpoint(resume)
         interrupts = Interrupts()
         with (
             own_stream(self.device),
@@ -110,7 +113,7 @@ class Trainer:
         ):
             self._move()
             flatten(self.model)  # before anything holds the address of a weight
-            run = Run(self._parts(train, valid, self._phases(epochs), interrupts))
+            run = Run(self._parts(train, valid, phases, interrupts))
             self._average = run.average
             try:
                 run.prepare()
@@ -133,9 +136,10 @@ class Trainer:
         with self._average.in_place():
             yield self.model
 
-    def evaluate(self, source: AnySource) -> dict[str, float]:
+    def evaluate(self, data: AnyData) -> dict[str, float]:
         """Return the metrics on any split, with the present weights."""
-        self._check(None, source)
+        source = self._source(data, "validation", 1)
+        assert source is not None
         require_order(self.model, False, self._evaluation_batch(), source, "validation")
         self._move()
         with computing(self.recipe):
@@ -149,23 +153,24 @@ class Trainer:
 
     # Making a run
 
-    def _check(self, *splits: AnySource | None) -> None:
-        for split, name in zip(splits, ("training", "validation"), strict=True):
-            if split is None:
-                continue
-            if not hasattr(split, "rows"):
-                raise BadRecipe(
-                    f"the {name} split is a {type(split).__name__}; give a source of hotlap.engine.data, "
-                    "such as Tensors(inputs, targets)"
-                )
-            if split.rows == 0:
-                raise EmptySplit(f"the {name} split is empty: it has no rows")
-            where = torch.device(getattr(split, "device", self.device))
-            if hasattr(split, "gather") and where not in (self.device, torch.device(self.device.type)):
-                raise DataElsewhere(
-                    f"the {name} data is on {where}, but the model trains on {self.device}; make it resident there "
-                    "(hotlap.engine.data.resident(…, device=…)) or stream it"
-                )
+    def _check(self, split: AnySource | None, name: str) -> None:
+        if split is None:
+            return
+        if split.rows == 0:
+            raise EmptySplit(f"the {name} split is empty: it has no rows")
+        where = torch.device(getattr(split, "device", self.device))
+        if hasattr(split, "gather") and where not in (self.device, torch.device(self.device.type)):
+            raise DataElsewhere(
+                f"the {name} data is on {where}, but the model trains on {self.device}; make it resident there "
+                "(hotlap.engine.data.resident(…, device=…)) or stream it"
+            )
+
+    def _source(self, data: AnyData | None, name: str, passes: int) -> AnySource | None:
+        if data is None:
+            return None
+        source = source_of(data, name, self.recipe, passes, self.device, self.say)
+        self._check(source, name)
+        return source
 
     def _checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
         own = self.recipe.checkpoints

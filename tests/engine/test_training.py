@@ -377,9 +377,9 @@ def test_rejects_a_loss_whose_names_change():
 
 
 def test_the_next_order_is_drawn_before_waiting_for_the_losses(monkeypatch):
-    seen, draw, read = [], steps.epoch_order, Looks.all
+    seen, draw, read = [], steps.order_of, Looks.all
     monkeypatch.setattr(
-        steps, "epoch_order", lambda rows, seed, epoch, *rest: seen.append(epoch) or draw(rows, seed, epoch, *rest)
+        steps, "order_of", lambda source, seed, epoch, *rest: seen.append(epoch) or draw(source, seed, epoch, *rest)
     )
     monkeypatch.setattr(Looks, "all", lambda self, done: seen.append("read") or read(self, done))
     fitted(epochs=3)

@@ -56,6 +56,8 @@ class Tensors:
     `dtypes` says what each is cast to after the gather (None: as it is kept).
     """
 
+    order: Callable[[int, int], Tensor] | None = None  # of an epoch, where another than the recipe's is wanted
+
     def __init__(
         self, *tensors: ArrayLike, device: torch.device | str | None = None, dtypes: Dtypes | None = None
     ) -> None:

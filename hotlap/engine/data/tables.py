@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files.
+"""Rows of Parquet, Arrow and CSV files. A column is a name, or a tuple of names that are put beside each other.
 
 Parquet is decoded by row groups, and the last ones are cached within `keep_bytes`: read in order, each is decoded once.
 To shuffle a file larger than that, turn it into memory-mapped arrays first, by `stored` in cache.py. An Arrow file
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ from hotlap.engine.data.hdf5 import runs
 from hotlap.engine.data.readers import Array, Column
 
 KEEP_BYTES = 256 * 2**20
+Name = str | tuple[str, ...]
 
 
 class RowGroups:
     """Rows in groups that are decoded as a whole; the last used are cached within a number of bytes."""
 
-    def __init__(self, path: Path, names: Sequence[str], group_rows: Sequence[int], keep_bytes: int) -> None:
+    def __init__(self, path: Path, names: Sequence[Name], group_rows: Sequence[int], keep_bytes: int) -> None:
         self.path, self.names, self.keep_bytes = path, tuple(names), keep_bytes
         self.ends = np.cumsum(np.asarray(group_rows, dtype=np.int64)) if len(group_rows) else np.zeros(0, np.int64)
         self.rows = int(self.ends[-1]) if len(self.ends) else 0
@@ -45,10 +46,10 @@ class RowGroups:
             first = int(self.ends[number - 1]) if number else 0
             try:
                 table = self._decode(number)
-                columns = [table.column(name) for name in self.names]
+                columns = {name: table.column(name) for name in flat(self.names)}
             except (KeyError, OSError, ValueError) as error:  # KeyError: two columns of one name
                 raise DataUnreadable(self.path, first_line(error), first) from error
-            arrays = tuple(self._array(*pair, first) for pair in zip(columns, self.names, strict=True))
+            arrays = tuple(self._beside(columns, name, first) for name in self.names)
             self._check_group(arrays, first)
             self._keep(number, arrays)
             return arrays
@@ -66,6 +67,16 @@ class RowGroups:
         while self.cached_bytes > self.keep_bytes and len(self.cache) > 1:
             _, old = self.cache.popitem(last=False)
             self.cached_bytes -= sum(array.nbytes for array in old)
+
+    def _beside(self, columns: Mapping[str, Any], name: Name, first: int) -> Array:
+        if isinstance(name, str):
+            return self._array(columns[name], name, first)
+        parts = [self._array(columns[part], part, first) for part in name]
+        for part, array in zip(name, parts, strict=True):
+            if array.ndim > 1 or array.dtype.kind not in "biuf":
+                kind = "lists" if array.ndim > 1 else str(array.dtype)
+                raise DataMismatch(f"{self.path}: column {part!r} holds {kind}; only numbers can be put beside others")
+        return np.stack(parts, axis=1)
 
     def _array(self, column: Any, name: str, first: int) -> Array:
         """Return one column as `[rows]` or, for lists of one length, `[rows, length]`."""
@@ -104,6 +115,10 @@ class RowGroups:
                 target[places] = values[rows[places] - start]
 
 
+def flat(names: Sequence[Name]) -> list[str]:
+    return [part for name in names for part in ((name,) if isinstance(name, str) else name)]
+
+
 def columns_of(arrays: Sequence[Array]) -> tuple[Column, ...]:
     return tuple(Column(array.shape[1:], array.dtype) for array in arrays)
 
@@ -118,7 +133,7 @@ def equal_lengths(column: Any, length: int) -> bool:
 class Parquet(RowGroups):
     """Columns of one Parquet file."""
 
-    def __init__(self, path: Path | str, *columns: str, keep_bytes: int = KEEP_BYTES) -> None:
+    def __init__(self, path: Path | str, *columns: Name, keep_bytes: int = KEEP_BYTES) -> None:
         parquet = optional("pyarrow.parquet", f"reading {path}")
         try:
             self.file = parquet.ParquetFile(path)
@@ -131,13 +146,13 @@ class Parquet(RowGroups):
         self.columns = self._columns()
 
     def _decode(self, group: int) -> Any:
-        return self.file.read_row_group(group, columns=list(self.names))
+        return self.file.read_row_group(group, columns=flat(self.names))
 
 
 class Arrow(RowGroups):
     """Columns of one Arrow (Feather version 2) file, memory-mapped."""
 
-    def __init__(self, path: Path | str, *columns: str, keep_bytes: int = KEEP_BYTES) -> None:
+    def __init__(self, path: Path | str, *columns: Name, keep_bytes: int = KEEP_BYTES) -> None:
         pyarrow = optional("pyarrow", f"reading {path}")
         ipc = optional("pyarrow.ipc", f"reading {path}")
         try:
@@ -153,8 +168,25 @@ class Arrow(RowGroups):
         return self.file.get_batch(group)
 
 
-def known(path: Path, requested: Sequence[str], names: Sequence[str]) -> list[str]:
-    for name in requested:
+class Csv(RowGroups):
+    """Columns of one CSV file with a header, which is parsed once, as a whole, and stays in memory."""
+
+    def __init__(self, path: Path | str, *columns: Name) -> None:
+        csv = optional("pyarrow.csv", f"reading {path}")
+        try:
+            self.table = csv.read_csv(path)
+        except (OSError, ValueError) as error:
+            raise DataUnreadable(path, reason(Path(path), error, "a CSV file")) from error
+        names = known(Path(path), columns, self.table.column_names)
+        super().__init__(Path(path), names, [self.table.num_rows], self.table.nbytes)
+        self.columns = self._columns()
+
+    def _decode(self, group: int) -> Any:
+        return self.table
+
+
+def known(path: Path, requested: Sequence[Name], names: Sequence[str]) -> list[Name]:
+    for name in flat(requested):
         if name not in names:
             raise DataUnreadable(path, f"it has no column {name!r}; it has: {', '.join(names)}")
     return list(requested or names)

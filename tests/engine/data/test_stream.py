@@ -16,6 +16,7 @@ from hotlap.engine.data import (
     Arrow,
     ChainReader,
     Column,
+    Csv,
     DataMismatch,
     DataUnreadable,
     EmptySplit,
@@ -395,3 +396,25 @@ def test_an_error_ahead_of_the_training_waits_for_its_turn(late_copies):
     with pytest.raises(DataUnreadable, match="row 20"):
         next(batches)
     assert threads_reading() == []
+
+
+def test_columns_of_a_csv_folder_are_put_beside_each_other(tmp_path):
+    for number in range(2):
+        lines = ["a,b,c,label,name", *(f"{row},{row + 0.5},{2 * row},{row % 3},x" for row in range(5))]
+        (tmp_path / f"{number}.csv").write_text("\n".join(lines))
+    reader = ChainReader(*(Csv(path, ("a", "b", "c"), "label") for path in sorted(tmp_path.glob("*.csv"))))
+    features, labels = load_all(reader)
+    assert features.tolist() == [[row, row + 0.5, 2 * row] for row in range(5)] * 2
+    assert labels.tolist() == [0, 1, 2, 0, 1] * 2
+    with pytest.raises(DataUnreadable, match=r"it has no column 'd'; it has: a, b, c, label, name"):
+        Csv(tmp_path / "0.csv", ("a", "d"))
+    with pytest.raises(DataMismatch, match="column 'name' holds object; only numbers can be put beside others"):
+        Csv(tmp_path / "0.csv", ("a", "name"))
+    with pytest.raises(DataUnreadable, match=r"no\.csv: there is no such file"):
+        Csv(tmp_path / "no.csv")
+
+
+def test_columns_of_parquet_are_put_beside_each_other(tmp_path):
+    pa.parquet.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0], "y": [0, 1]}), tmp_path / "t.parquet")
+    features, labels = load_all(Parquet(tmp_path / "t.parquet", ("b", "a"), "y"))
+    assert (features.tolist(), labels.tolist()) == ([[3.0, 1.0], [4.0, 2.0]], [0, 1])
