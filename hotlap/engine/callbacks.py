@@ -13,15 +13,17 @@ AT_LEAST = 0.05  # seconds
 
 
 class Callbacks:
-    """A callback that returns "stop" ends the training after the epoch; any other value is ignored."""
+    """A callback that returns "stop" ends the training after the epoch; any other value is ignored. Of several
+    processes only the first calls them.
+    """
 
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self.callbacks = list(callbacks)
+    def __init__(self, callbacks: Sequence[Callback], are_called: bool = True) -> None:
+        self.callbacks, self.are_called = list(callbacks), are_called
         self.seconds = [0.0 for _ in self.callbacks]
         self.stopped_by: str | None = None
 
     def call(self, record: StepRecord | EpochRecord) -> None:
-        for number, callback in enumerate(self.callbacks):
+        for number, callback in enumerate(self.callbacks if self.are_called else ()):
             started = time.perf_counter()
             returned = callback(record)
             self.seconds[number] += time.perf_counter() - started

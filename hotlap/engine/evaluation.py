@@ -13,6 +13,7 @@ from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.data.sources import with_requested_rows
 from hotlap.engine.errors import EmptySplit
 from hotlap.engine.metrics import Metric, read
+from hotlap.engine.processes import Processes
 from hotlap.engine.seam import AnySource, Batch, Resident
 from hotlap.engine.update import Forward
 
@@ -20,8 +21,15 @@ from hotlap.engine.update import Forward
 class Evaluation:
     """Evaluates a source; when memory runs out it halves its batches and says so."""
 
-    def __init__(self, forward: Forward, metrics: Mapping[str, Metric], batch: int, say: Callable[[str], None]) -> None:
-        self.forward, self.metrics, self.batch, self.say = forward, metrics, batch, say
+    def __init__(
+        self,
+        forward: Forward,
+        metrics: Mapping[str, Metric],
+        batch: int,
+        say: Callable[[str], None],
+        processes: Processes | None = None,
+    ) -> None:
+        self.forward, self.metrics, self.batch, self.say, self.processes = forward, metrics, batch, say, processes
 
     def __call__(self, source: AnySource, device: torch.device) -> dict[str, float]:
         if source.rows == 0:
@@ -40,12 +48,12 @@ class Evaluation:
         with evaluating(self.forward.model):
             for metric in self.metrics.values():
                 metric.reset()
-            for number, batch in enumerate(batches_of(source, self.batch, device)):
+            for rows, batch in batches_of(source, self.batch, device, self.processes):
                 outputs = self.forward.outputs(batch)
                 for metric in self.metrics.values():
-                    metric.rows = min(self.batch, source.rows - number * self.batch)
+                    metric.rows = rows
                     metric.update(outputs, *batch[self.forward.inputs :])
-        return read(self.metrics)  # host sync: one per evaluation
+        return read(self.metrics, self.processes)  # host sync: one per evaluation
 
 
 class EvaluationByStep:
@@ -53,15 +61,19 @@ class EvaluationByStep:
 
     names = ("valid_loss",)
 
-    def __init__(self, forward: Forward, source: AnySource, batch: int, device: torch.device) -> None:
-        self.forward, self.source, self.batch, self.device = forward, source, batch, device
+    def __init__(
+        self, forward: Forward, source: AnySource, batch: int, device: torch.device, processes: Processes | None = None
+    ) -> None:
+        self.forward, self.source, self.batch, self.device, self.processes = forward, source, batch, device, processes
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        total, rows = torch.zeros((), device=self.device), 0
-        for batch in batches_of(self.source, self.batch, self.device):
-            total += self.forward(batch)[0]["loss"] * len(batch[0])
-            rows += len(batch[0])
-        return {"valid_loss": float(total / rows)}  # host sync: one per evaluation
+        sums = torch.zeros(2, device=self.device)  # of the losses, and of the rows
+        for _, batch in batches_of(self.source, self.batch, self.device, self.processes):
+            sums[0] += self.forward(batch)[0]["loss"] * len(batch[0])
+            sums[1] += len(batch[0])
+        if self.processes is not None:
+            self.processes.add_up([sums])
+        return {"valid_loss": float(sums[0] / sums[1])}  # host sync: one per evaluation
 
 
 @contextlib.contextmanager
@@ -76,21 +88,31 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def batches_of(source: AnySource, size: int, device: torch.device) -> Iterator[Batch]:
-    """Yield every row of the source in order; raise if some are missing, since their score would be another."""
-    batches = 0
-    for batch in with_requested_rows(_given(source, size, device), source.rows, size):
-        batches += 1
-        yield batch
-    if batches * size < source.rows:
+def batches_of(
+    source: AnySource, size: int, device: torch.device, processes: Processes | None = None
+) -> Iterator[tuple[int, Batch]]:
+    """Yield every row of the source in order, with the number of rows of each batch; several processes share the
+    batches. Raise if some are missing, since their score would be another.
+    """
+    first, last = 0, source.rows
+    if processes is not None:
+        shares = torch.tensor_split(torch.arange(0, source.rows, size), processes.count)[processes.rank]
+        first = int(shares[0]) if len(shares) else source.rows
+        last = min(int(shares[-1]) + size, source.rows) if len(shares) else source.rows
+    done = first
+    for batch in with_requested_rows(_given(source, first, last, size, device), last - first, size):
+        rows = min(size, last - done)
+        done += rows
+        yield rows, batch
+    if done < last:
         raise DataMismatch(
-            f"the data ended early: {batches} batches of {size} came, but its source reports {source.rows} rows"
+            f"the data ended early: {done} rows came, in batches of {size}, but its source reports {source.rows} rows"
         )
 
 
-def _given(source: AnySource, size: int, device: torch.device) -> Iterable[Batch]:
+def _given(source: AnySource, first: int, last: int, size: int, device: torch.device) -> Iterable[Batch]:
     if not hasattr(source, "gather"):
-        return source.batches(torch.arange(source.rows), size, device, False)
+        return source.batches(torch.arange(first, last), size, device, False)
     resident = cast(Resident, source)
-    order = torch.arange(resident.rows, device=device)
-    return (resident.gather(order[first : first + size]) for first in range(0, resident.rows, size))
+    order = torch.arange(first, last, device=device)
+    return (resident.gather(order[start : start + size]) for start in range(0, last - first, size))

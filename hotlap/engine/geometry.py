@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hotlap.engine.errors import BatchTooLarge, EmptySplit
+import torch
+from torch import Tensor
+
+from hotlap.engine.errors import BadRecipe, BatchTooLarge, EmptySplit
+
+
+class Sizes(tuple[int, ...]):
+    """The rows of each batch of a window in this process; `rows` counts those of all processes."""
+
+    rows: int
+
+    def __new__(cls, sizes: Iterable[int] = (), rows: int | None = None) -> Sizes:
+        made = super().__new__(cls, sizes)
+        made.rows = sum(made) if rows is None else rows
+        return made
 
 
 @dataclass(frozen=True)
@@ -14,11 +29,12 @@ class Geometry:
     batch_size: int
     accumulate: int
     full: int
-    tail: tuple[int, ...]  # the sizes of the batches in the last window; empty where everything fits
+    tail: Sizes  # of the batches in the last window; empty where everything fits
+    processes: int = 1  # that share each batch
 
     @property
-    def window(self) -> tuple[int, ...]:
-        return (self.batch_size,) * self.accumulate
+    def window(self) -> Sizes:
+        return Sizes((self.batch_size,) * self.accumulate, self.window_rows * self.processes)
 
     @property
     def window_rows(self) -> int:
@@ -34,7 +50,7 @@ class Geometry:
         """Rows trained on in an epoch: all of them, less an incomplete batch that is dropped."""
         return self.full * self.window_rows + sum(self.tail)
 
-    def sizes(self, window: int) -> tuple[int, ...]:
+    def sizes(self, window: int) -> Sizes:
         return self.window if window < self.full else self.tail
 
 
@@ -46,4 +62,30 @@ def lay_out(rows: int, batch_size: int, accumulate: int, drop_last: bool) -> Geo
     batches, short = divmod(rows, batch_size)
     full, left = divmod(batches, accumulate)
     tail = (batch_size,) * left + ((short,) if short and not drop_last else ())
-    return Geometry(batch_size, accumulate, full, tail)
+    return Geometry(batch_size, accumulate, full, Sizes(tail))
+
+
+def part_of(geometry: Geometry, rank: int, count: int) -> Geometry:
+    """Return what one of several processes does of each batch: rows next to each other."""
+    if geometry.batch_size % count:
+        raise BadRecipe(
+            f"a batch of {geometry.batch_size} rows cannot be shared by {count} processes; "
+            f"use a multiple of {count} as batch_size, which counts the rows of all processes"
+        )
+    size = geometry.batch_size // count
+    tail = (_share(rows, rank, count) for rows in geometry.tail)
+    sizes = Sizes((rows for rows in tail if rows), geometry.tail.rows)
+    return Geometry(size, geometry.accumulate, geometry.full, sizes, count)
+
+
+def part_of_order(order: Tensor, geometry: Geometry, rank: int, count: int) -> Tensor:
+    """Return the rows of an epoch's order that one of several processes trains on."""
+    size, rows = geometry.batch_size, geometry.rows
+    share, whole = size // count, rows // size * size
+    batches = order[:whole].view(-1, size)[:, rank * share : (rank + 1) * share]
+    return torch.cat([batches.reshape(-1), torch.tensor_split(order[whole:rows], count)[rank]])
+
+
+def _share(rows: int, rank: int, count: int) -> int:
+    """Return the rows that tensor_split gives a process."""
+    return rows // count + (rank < rows % count)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.errors import BadRecipe
+from hotlap.engine.processes import Processes
 
 Picked = Callable[..., tuple[Tensor, Tensor]]
 
@@ -312,10 +313,12 @@ def is_higher_better(wanted: bool | None, name: str, metric: Metric | None) -> b
     return False if name == "loss" or name.endswith("_loss") else None
 
 
-def read(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Read the values of all metrics with one host sync."""
+def read(metrics: Mapping[str, Metric], processes: Processes | None = None) -> dict[str, float]:
+    """Read the values of all metrics, of the rows of all processes, with one host sync."""
     if not metrics:
         return {}
+    if processes is not None:
+        processes.add_up([metric.totals for metric in metrics.values()])
     values = torch.stack([metric.compute().double().reshape(()) for metric in metrics.values()]).tolist()
     for metric, value in zip(metrics.values(), values, strict=True):
         if math.isnan(value):

@@ -15,6 +15,7 @@ from hotlap.engine.geometry import Geometry
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log
 from hotlap.engine.metrics import Metric
+from hotlap.engine.processes import Processes
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder
 from hotlap.engine.seam import AnySource
@@ -45,3 +46,4 @@ class Parts:
     interrupts: Interrupts
     say: Callable[[str], None]
     base_rates: tuple[float, ...]
+    processes: Processes | None = None

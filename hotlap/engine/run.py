@@ -40,7 +40,8 @@ class Run:
         self.looks = Looks(self.tally)
         self.average = Average(parts.model, parts.recipe.ema) if parts.recipe.ema is not None else None
         checkpoints = parts.recipe.checkpoints
-        self.writer = Writer(Path(checkpoints.folder)) if checkpoints is not None else None
+        self.writes = parts.processes is None or parts.processes.is_first
+        self.writer = Writer(Path(checkpoints.folder)) if checkpoints is not None and self.writes else None
         self.is_over = False
         self.usual = processor.present()
         self.freezing = FrozenModules(parts.model)
@@ -117,11 +118,11 @@ class Run:
         parts = self.parts
         update = Update(
             parts.forward, parts.optimizer, self.learning, self.tally, self.recipe.clip, parts.scaler, self.average,
-            parts.train_metrics,
+            parts.train_metrics, parts.processes,
         )  # fmt: skip
         if not update.parameters:
             raise BadRecipe("no parameter of the optimizer is left to train; freeze less")
-        common = (update, parts.model, parts.geometry, self.recipe, parts.recorder, parts.say)
+        common = (update, parts.model, parts.geometry, self.recipe, parts.recorder, parts.say, parts.processes)
         if hasattr(parts.train, "gather"):
             return ResidentSteps(cast(Resident, parts.train), *common)
         return StreamedSteps(parts.train, *common)
@@ -166,13 +167,14 @@ class Run:
         now.step, now.rows = window + 1, now.rows + self.parts.geometry.window_rows
         every, checkpoints = self.recipe.log_every, self.recipe.checkpoints
         saves = checkpoints is not None and checkpoints.steps is not None and (window + 1) % checkpoints.steps == 0
-        return (window + 1) % every == 0 or saves or self.parts.interrupts.received is not None
+        signalled = self.parts.interrupts.received is not None and self.parts.processes is None
+        return (window + 1) % every == 0 or saves or signalled
 
     def pause(self, window: int) -> None:
         done, checkpoints = window + 1, self.recipe.checkpoints
         self.place.window = done
         self._count_averaged(done)
-        if self.parts.interrupts.received is not None:
+        if self._is_interrupted(done):
             self.interrupted()
         if (
             checkpoints is not None
@@ -185,6 +187,16 @@ class Run:
             self.save([LAST])
         elif (seen := self._arrived(done)) is not None:
             self._report(seen)
+
+    def _is_interrupted(self, done: int) -> bool:
+        """Return whether a signal came; several processes agree on it where they look at the losses, and at the end of
+        an epoch.
+        """
+        interrupts, processes = self.parts.interrupts, self.parts.processes
+        if processes is not None and (done % self.recipe.log_every == 0 or done == self.parts.geometry.windows):
+            interrupts.received = processes.highest(interrupts.received or 0) or None
+            return interrupts.received is not None
+        return interrupts.received is not None and processes is None
 
     def _count_averaged(self, done: int) -> None:
         if self.average is not None:
@@ -200,8 +212,9 @@ class Run:
         """Save everything between two steps, then let Ctrl-C do what it always does."""
         self._check(self.looks.all(self.place.window))  # HOST SYNC: the last one
         self._check_weights(self.place.window)
-        if self.writer is not None:
+        if self.recipe.checkpoints is not None:
             self.save([LAST])
+        if self.writer is not None:
             self.writer.drain()
             why = self.writer.failed.get(LAST)
             saved = f"the state is in {self.writer.folder / LAST}; continue with resume=True"
@@ -223,6 +236,13 @@ class Run:
         callbacks.call(record)
         self.place.stopped_by = before or callbacks.stopped_by
         return self.place.stopped_by != before
+
+    def _has_stopped(self, record: EpochRecord) -> bool:
+        """Call the callbacks; return whether one asked to stop, which all processes then know."""
+        stopped, processes = self._call(record), self.parts.processes
+        if processes is not None:
+            stopped, self.place.stopped_by = processes.from_first(lambda: (stopped, self.place.stopped_by))
+        return stopped
 
     def _check(self, seen: LossRows) -> None:
         broken = first_broken(seen) if self.recipe.nan_guard else None
@@ -281,12 +301,14 @@ class Run:
         if parts.valid is None and parts.own_evaluation is None:
             return {}
         reset_state(parts.model)
+        if parts.processes is not None:
+            parts.processes.spread(parts.model.buffers())
         with contextlib.nullcontext() if self.average is None else self.average.in_place():
             scores = {} if parts.valid is None else parts.evaluation(parts.valid, parts.device)
             if parts.own_evaluation is not None:
                 with torch.inference_mode(), evaluating(parts.model):
                     scores |= {name: float(value) for name, value in parts.own_evaluation(parts.model).items()}
-        return scores
+        return scores if parts.processes is None else parts.processes.from_first(lambda: scores)
 
     def end(self, epoch: int, losses: dict[str, float]) -> None:
         """Evaluate, save checkpoints, send records, and decide whether the training continues."""
@@ -305,17 +327,17 @@ class Run:
             steps=place.steps,
             learning_rate=float(self.table[0, -1]),
             losses=losses,
-            train_scores=read(self.parts.train_metrics),
+            train_scores=read(self.parts.train_metrics, self.parts.processes),
         )
         place.epochs.append(record)
         place.epoch, place.window = epoch + 1, 0
         better = self._judge(record)
         self._keep(epoch, better)
         self.parts.log.put(record)
-        if self._call(record) and self.writer is not None:
+        if self._has_stopped(record) and self.recipe.checkpoints is not None:
             self.save([LAST])  # again: a resumed run must know of the stop
         self.is_over = self.is_over or place.stopped_by is not None
-        if self.parts.interrupts.received is not None:
+        if self._is_interrupted(windows):
             self.interrupted()
 
     def _judge(self, record: EpochRecord) -> bool:
@@ -346,8 +368,10 @@ class Run:
         self.save(names)
 
     def save(self, names: Sequence[str]) -> None:
-        assert self.writer is not None
-        self.writer.put(state_of(self), names)
+        state = state_of(self)  # in every process: they share what is saved
+        if self.writer is None:
+            return
+        self.writer.put(state, names)
         if self.writer.failed and not self._failure_reported:
             self._failure_reported = True
             self.parts.say(f"{next(iter(self.writer.failed.values()))}; the training continues")

@@ -13,12 +13,13 @@ from hotlap.engine.checkpoints import FORMAT, PlainList, State
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import CheckpointOfAnotherModel
 from hotlap.engine.frozen_modules import all_names
+from hotlap.engine.order import seed_of
 from hotlap.engine.parts import Parts
 from hotlap.engine.processor import Way
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.records import EpochRecord
 from hotlap.engine.schedule import Rates
-from hotlap.engine.snapshot import random_states, set_random_states
+from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
 from hotlap.engine.steps import ResidentSteps, StreamedSteps
 from hotlap.engine.update import Average, Tally
 
@@ -84,9 +85,19 @@ def state_of(run: Resumable) -> State:
         "average": {} if run.average is None else averaged(parts.model, run.average),
         "average_sums": {} if run.average is None else averaged_sums(parts.model, run.average),
         "losses": {"names": list(tally.names), "rows": tally.losses[: run.place.window]},
-        "train_metrics": {name: metric.totals for name, metric in parts.train_metrics.items()},
+        "train_metrics": _totals(parts),
         "random": random_states(),
+        "random_of_all": [] if parts.processes is None else parts.processes.gathered(random_states()),
     }
+
+
+def _totals(parts: Parts) -> dict[str, torch.Tensor]:
+    """Return the totals of the training's metrics, of all processes together."""
+    totals = {name: metric.totals for name, metric in parts.train_metrics.items()}
+    if parts.processes is not None:
+        totals = {name: total.clone() for name, total in totals.items()}
+        parts.processes.add_up(list(totals.values()))
+    return totals
 
 
 def averaged(model: nn.Module, average: Average) -> dict[str, torch.Tensor]:
@@ -162,8 +173,20 @@ def load_into(run: Resumable, state: State, path: Path) -> Position:
     if run.average is not None:
         load_average(parts.model, run.average, state)
     _load_tallies(run, state)
-    set_random_states(state["random"])
+    _continue_random_streams(parts, state)
     return _place(state["place"])
+
+
+def _continue_random_streams(parts: Parts, state: State) -> None:
+    """Continue each process's own streams; another number of processes than before begins new ones."""
+    processes, of_all = parts.processes, state.get("random_of_all", [])
+    if processes is None:
+        set_random_states(state["random"])
+    elif len(of_all) == processes.count:
+        set_random_states(of_all[processes.rank])
+    else:
+        place = state["place"]
+        seed_streams(seed_of(parts.recipe.seed, place["steps"] + place["window"]) + processes.rank)
 
 
 def _require_same_groups(optimizer: torch.optim.Optimizer, saved: State, path: Path) -> None:
@@ -201,7 +224,7 @@ def _load_tallies(run: Resumable, state: State) -> None:
         run.tally.name(names)
         run.tally.losses[: len(rows)].copy_(rows)
     for name, totals in state["train_metrics"].items():
-        if name in run.parts.train_metrics:
+        if name in run.parts.train_metrics and (run.parts.processes is None or run.parts.processes.is_first):
             run.parts.train_metrics[name].totals.copy_(totals)
 
 

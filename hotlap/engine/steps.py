@@ -20,13 +20,14 @@ from hotlap.engine.choice import ExecutionChoice, Mode, Trial, choose, compiled_
 from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.data.sources import Tensors, with_rows
 from hotlap.engine.forks import Forks
-from hotlap.engine.geometry import Geometry
+from hotlap.engine.geometry import Geometry, part_of, part_of_order
 from hotlap.engine.next_batch import Ahead
 from hotlap.engine.order import order_of
+from hotlap.engine.processes import Processes
 from hotlap.engine.processor import Way, present, ways_to_try
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recorder import Recorder, Work
-from hotlap.engine.seam import Batch, Resident, StreamSource
+from hotlap.engine.seam import AnySource, Batch, Resident, StreamSource
 from hotlap.engine.snapshot import HostTraces, Snapshot
 from hotlap.engine.update import Found, LossOf, Update, beside
 
@@ -52,9 +53,18 @@ class Common:
     """What resident and streamed steps share: when the way to run the step is chosen, and from which state."""
 
     def __init__(
-        self, update: Update, model: nn.Module, geometry: Geometry, recipe: Recipe, recorder: Recorder | None, say: Say
+        self,
+        update: Update,
+        model: nn.Module,
+        geometry: Geometry,
+        recipe: Recipe,
+        recorder: Recorder | None,
+        say: Say,
+        processes: Processes | None = None,
     ) -> None:
-        self.update, self.model, self.geometry, self.recipe = update, model, geometry, recipe
+        self.update, self.model, self.recipe, self.processes = update, model, recipe, processes
+        self.shared_geometry = geometry
+        self.geometry = geometry if processes is None else part_of(geometry, processes.rank, processes.count)
         loss = beside(update.forward.loss, update.forward.step)
         self.whole = model if loss is None else nn.ModuleDict({"model": model, "loss": loss})
         self.recorder, self.say = recorder, say
@@ -95,6 +105,11 @@ class Common:
 
     def choose(self, work: Callable[[Mode], Work], windows: int, seconds: float) -> ExecutionChoice:
         """Choose how to run the step; `seconds` is what a step has taken so far."""
+        if self.processes is not None:  # each process would measure, and choose, for itself
+            mode = self.wanted or Mode(compiled=self.recipe.compile == "on", way=present())
+            self.mode = mode
+            self.say(f"step: {mode}, {self.processes.count} processes, {len(self.update.parameters)} tensors trained")
+            return ExecutionChoice(mode, work(mode), "")
         alone = needs_no_trial(self.recipe, self.recorder is not None, seconds * self.steps_ahead)
         only = self._ways()
         if self.wanted is None and alone and len(only) == 1:
@@ -116,6 +131,13 @@ class Common:
         finally:
             self.finish()
             self.prepare_seconds += time.perf_counter() - started
+
+    def order_of(self, source: AnySource, epoch: int, device: torch.device) -> Tensor:
+        """Return the rows of an epoch that this process trains on."""
+        order = order_of(source, self.recipe.seed, epoch, device, self.recipe.shuffle)
+        if self.processes is None:
+            return order
+        return part_of_order(order, self.shared_geometry, self.processes.rank, self.processes.count)
 
     def finish(self) -> None:
         if self.recorder is not None:
@@ -170,7 +192,7 @@ class ResidentSteps(Common):
         self.coming: tuple[int, Tensor] | None = None  # an epoch and its order
 
     def foresee(self, epoch: int) -> None:
-        self.coming = epoch, order_of(self.source, self.recipe.seed, epoch, self.device, self.recipe.shuffle)
+        self.coming = epoch, self.order_of(self.source, epoch, self.device)
 
     def begin(self, epoch: int, first: int) -> None:
         if self.coming is None or self.coming[0] != epoch:
@@ -277,7 +299,7 @@ class StreamedSteps(Common):
         self.shapes_reported = False
 
     def begin(self, epoch: int, first: int) -> None:
-        order = order_of(self.source, self.recipe.seed, epoch, torch.device("cpu"), self.recipe.shuffle)
+        order = self.order_of(self.source, epoch, torch.device("cpu"))
         rest = order[first * self.geometry.window_rows : self.geometry.rows]
         size, drop = self.geometry.batch_size, self.recipe.drop_last
         self.close_batches()

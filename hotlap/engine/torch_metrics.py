@@ -33,6 +33,7 @@ class TorchMetric(Metric):
             self._require_sums()
             metric.validate_args = False  # it reads values on the host
             metric.compute_with_cache = False  # which a replay does not clear
+            metric.sync_on_compute = False  # the totals of all processes are added up before
         super().__init__(sum(getattr(metric, name).numel() for name in self.states) if in_steps else 0)
         self.reset()
 
@@ -42,6 +43,10 @@ class TorchMetric(Metric):
             raise BadRecipe(
                 f"{type(self.metric).__name__} keeps every batch ({', '.join(lists)}), which train_metrics cannot: "
                 "use it in metrics=, or give it thresholds if it takes them"
+            )
+        if any(getattr(reduce, "__name__", "") != "dim_zero_sum" for reduce in self.metric._reductions.values()):
+            raise BadRecipe(
+                f"{type(self.metric).__name__} keeps more than sums, which train_metrics cannot; use it in metrics="
             )
 
     def to(self, device: torch.device) -> None:

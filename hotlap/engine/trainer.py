@@ -16,6 +16,7 @@ from hotlap.engine import checkpoints, loop
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import Callback, Callbacks
 from hotlap.engine.data.given import AnyData, source_of
+from hotlap.engine.data.loaders import IterableStream
 from hotlap.engine.errors import (
     BadRecipe,
     CaptureFailed,
@@ -31,6 +32,7 @@ from hotlap.engine.log import Log, Sink, to_stderr
 from hotlap.engine.metrics import Mean, Metric
 from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_captured
 from hotlap.engine.parts import Parts
+from hotlap.engine.processes import Distributed, join, local_device, require_alone
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
 from hotlap.engine.records import History
@@ -67,6 +69,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         sinks: Sequence[Sink] = (),
         device: torch.device | str = "auto",
+        distributed: Distributed | None = None,
         say: Callable[[str], None] = to_stderr,
         progress: Callable[[str], None] | None = None,
     ) -> None:
@@ -80,7 +83,10 @@ class Trainer:
         self.metrics, self.train_metrics = own_metrics(metrics or {}), own_metrics(train_metrics or {}, in_steps=True)
         _require_metrics(self.metrics, self.train_metrics)
         self.callbacks, self.sinks, self.say, self.progress = list(callbacks), list(sinks), say, progress
-        self.device = device_from(device)
+        self.device = device_from(device if distributed is None else local_device(device))
+        self.processes = join(distributed, self.device)
+        if self.processes is not None and not self.processes.is_first:
+            self.say, self.progress, self.sinks = _unheard, None, []
         self.beside = beside(loss, step)
         _require_known(optimizer, model, self.beside)
         weights, precision = recipe.loss_weights, recipe.precision
@@ -97,10 +103,15 @@ class Trainer:
         """Train to the end. `resume=True` continues from the last checkpoint in the recipe's folder, a path from that
         file, and "auto" continues where there is a checkpoint and otherwise begins.
         """
+        if self.processes is None:
+            require_alone()
         phases = self._phases(epochs)
         passes = sum(phase.epochs for phase in phases)
         state, path = self._checkpoint(resume)
         train, valid = self._source(train, "training", passes), self._source(valid, "validation", passes)
+        assert train is not None
+        if self.processes is not None:
+            self._require_shareable(train)
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
         if valid is not None:
             require_order(self.model, False, self._evaluation_batch(), valid, "validation")
@@ -112,6 +123,9 @@ class Trainer:
             interrupts.deferred(),
         ):
             self._move()
+            if self.processes is not None:
+                whole = [self.model] if self.beside is None else [self.model, self.beside]
+                self.processes.spread(tensor for part in whole for tensor in [*part.parameters(), *part.buffers()])
             flatten(self.model)  # before anything holds the address of a weight
             run = Run(self._parts(train, valid, phases, interrupts))
             self._average = run.average
@@ -172,7 +186,25 @@ class Trainer:
         self._check(source, name)
         return source
 
+    def _require_shareable(self, train: AnySource) -> None:
+        why = None
+        if isinstance(train, IterableStream):
+            why = "its training data is iterable, and its rows cannot be chosen"
+        elif any(carrying(self.model)):
+            why = "its model carries a state from batch to batch"
+        elif self._is_sparse():
+            why = "its embeddings have sparse gradients"
+        elif self.recipe.graph == "on":
+            why = 'graph="on", and a step of several processes is not captured'
+        if why is not None:
+            raise BadRecipe(f"this training cannot be shared by several processes: {why}")
+
     def _checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
+        if self.processes is None:
+            return self._own_checkpoint(resume)
+        return self.processes.from_first(lambda: self._own_checkpoint(resume))  # other machines may not see the folder
+
+    def _own_checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
         own = self.recipe.checkpoints
         last = None if own is None else Path(own.folder) / checkpoints.LAST
         if last is None and (resume is True or resume == "auto"):
@@ -209,7 +241,7 @@ class Trainer:
         return any(getattr(module, "sparse", False) is True for module in self.model.modules())
 
     def _recorder(self) -> Recorder | None:
-        if self.recipe.graph == "off":
+        if self.recipe.graph == "off" or self.processes is not None:
             return None
         recorder, why = recorder_for(self.device), "there is no CUDA device"
         if recorder is not None:
@@ -228,7 +260,7 @@ class Trainer:
         recipe, recorder, own = self.recipe, self._recorder(), self.evaluate_own
         if self.step is not None and valid is not None and not self.metrics and own is None:
             own, valid = self._by_step(valid), None
-        seed_streams(recipe.seed)
+        seed_streams(recipe.seed + (0 if self.processes is None else self.processes.rank))
         if not self.model.training:
             self.model.train()  # otherwise modules kept in evaluation mode stay so
         base_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
@@ -249,11 +281,12 @@ class Trainer:
             beside=self.beside,
             own_evaluation=own,
             train_metrics=self.train_metrics,
-            callbacks=Callbacks(self.callbacks),
+            callbacks=Callbacks(self.callbacks, self.processes is None or self.processes.is_first),
             log=Log(self.sinks, self.progress),
             interrupts=interrupts,
             say=self.say,
             base_rates=base_rates,
+            processes=self.processes,
         )
 
     def _evaluation(self) -> Evaluation:
@@ -261,16 +294,15 @@ class Trainer:
         if not metrics and self.evaluate_own is None and self.loss is not None:
             metrics = {"valid_loss": Mean(self._loss_alone)}
             metrics["valid_loss"].to(self.device)
-        return Evaluation(self.forward, metrics, self._evaluation_batch(), self.say)
+        return Evaluation(self.forward, metrics, self._evaluation_batch(), self.say, self.processes)
 
     def _evaluation_batch(self) -> int:
         lanes = next((layer.lanes for layer in carrying(self.model)), None)
         return self.recipe.evaluation_batch or lanes or 4 * self.recipe.batch_size
 
     def _by_step(self, valid: AnySource) -> EvaluationByStep:
-        return EvaluationByStep(
-            self.forward, valid, self.recipe.evaluation_batch or self.recipe.batch_size, self.device
-        )
+        size = self.recipe.evaluation_batch or self.recipe.batch_size
+        return EvaluationByStep(self.forward, valid, size, self.device, self.processes)
 
     def _loss_alone(self, outputs: Any, *targets: torch.Tensor) -> torch.Tensor:
         assert self.loss is not None
@@ -305,6 +337,9 @@ class Trainer:
             lines.append(parts.log.failed)
         for line in lines:
             self.say(line)
+
+
+def _unheard(line: str) -> None: ...
 
 
 def _require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, Metric]) -> None:

@@ -16,8 +16,10 @@ from torch.optim import Optimizer
 
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
+from hotlap.engine.geometry import Sizes
 from hotlap.engine.metrics import Metric
 from hotlap.engine.optimizers import Clipping, LearningRates, can_clip, clip_together
+from hotlap.engine.processes import GradientSum, Processes
 from hotlap.engine.seam import Batch
 from hotlap.kernels.adam import one_launch
 
@@ -217,6 +219,7 @@ class Update:
         scaler: torch.amp.GradScaler | None,
         average: Average | None,
         metrics: Mapping[str, Metric],
+        processes: Processes | None = None,
     ) -> None:
         self.forward, self.optimizer, self.learning, self.tally = forward, optimizer, learning, tally
         forward.keeps_outputs = bool(metrics)
@@ -224,11 +227,12 @@ class Update:
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.parameters = [parameter for parameter in owned if parameter.requires_grad]
         self.unit = torch.ones((), device=tally.device)
+        self.sum_of_all = None if processes is None else GradientSum(processes, self.parameters)
         by_kernel = clip is not None and scaler is None and can_clip(optimizer, tally.device)
         self.clipping = Clipping(clip, tally.device) if clip is not None and by_kernel else None
         self.adam = one_launch(optimizer, clip, tally.device) if scaler is None else None
 
-    def __call__(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> None:
+    def __call__(self, items: Iterable[Any], sizes: Sizes, loss_of: LossOf) -> None:
         losses = self.gradients(items, sizes, loss_of)
         self.learning.apply(self.tally.step)
         forks = loss_of if isinstance(loss_of, Forks) else None
@@ -242,15 +246,17 @@ class Update:
         if forks is not None:
             forks.join()
 
-    def gradients(self, items: Iterable[Any], sizes: Sequence[int], loss_of: LossOf) -> Tensor:
-        """Run a window forward and backward; return its losses."""
+    def gradients(self, items: Iterable[Any], sizes: Sizes, loss_of: LossOf) -> Tensor:
+        """Run a window forward and backward; return its losses. Both are of all processes that share it."""
         for parameter in self.parameters:  # what zero_grad does, without the cost of its profiler record
             parameter.grad = None
-        rows = sum(sizes)
         total: Tensor | None = None
         for item, size in zip(items, sizes, strict=True):
-            values = self._backward(item, size, size / rows, loss_of)
+            values = self._backward(item, size, size / sizes.rows, loss_of)
             total = values if total is None else total + values
+        if self.sum_of_all is not None:
+            total = torch.zeros(1, len(self.tally.names), device=self.tally.device) if total is None else total
+            self.sum_of_all(total)
         assert total is not None
         return total
 

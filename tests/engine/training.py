@@ -60,7 +60,18 @@ def trainer(model=None, loss=nn.functional.mse_loss, optimizer=None, rate=RATE, 
     torch.manual_seed(3)
     model = (model or Net)() if not isinstance(model, nn.Module) else model
     optimizer = (optimizer or torch.optim.Adam)(model.parameters(), lr=rate)
-    names = {"inputs", "step", "metrics", "train_metrics", "evaluate", "callbacks", "sinks", "say", "progress"}
+    names = {
+        "inputs",
+        "step",
+        "metrics",
+        "train_metrics",
+        "evaluate",
+        "callbacks",
+        "sinks",
+        "say",
+        "progress",
+        "distributed",
+    }
     own = {name: options.pop(name) for name in names & set(options)}
     own.setdefault("say", lambda line: None)
     own.setdefault("metrics", {"rmse": RMSE()})

@@ -1,0 +1,104 @@
+"""Several processes train what one does, but for rounding; the trainings are in shared_trainings.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotlap.engine import Checkpoints
+from hotlap.engine.errors import BadRecipe
+from tests.engine.shared_trainings import SAME, Plain, alike
+from tests.engine.training import fitted, outcome, same
+
+ROOT = Path(__file__).parents[2]
+COUNT = 2
+
+
+def launched(what, folder, *options):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={COUNT}", *options]
+    command = [*launcher, str(ROOT / "tests" / "engine" / "shared_trainings.py"), what, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("together")
+
+
+@pytest.fixture(scope="module")
+def together(folder):
+    return launched("together", folder)
+
+
+def close(first, second):
+    tensors, scores = first
+    others, other_scores = second
+    for tensor, other in zip(tensors, others, strict=True):
+        torch.testing.assert_close(tensor, other, rtol=1e-4, atol=1e-5)
+    for (loss, *rest), (other_loss, *other_rest) in zip(scores, other_scores, strict=True):
+        assert loss == pytest.approx(other_loss, rel=1e-4)
+        *named, steps = rest
+        *other_named, other_steps = other_rest
+        assert steps == other_steps
+        assert [pytest.approx(values, rel=1e-4) for values in named] == other_named
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_several_processes_train_what_one_does(together, name):
+    first, second = (found[name] for found in together)
+    same(first, second)
+    close(first, alike(SAME[name]()))
+
+
+def test_a_resumed_run_ends_as_one_that_was_not_interrupted(together):
+    for found in together:
+        same(*found["resumed"])
+
+
+def test_one_process_continues_what_several_began(together, folder):
+    kept = Checkpoints(folder / "handed-on")
+    close(outcome(*fitted(model=Plain, epochs=3, resume=True, checkpoints=kept)), alike({}, epochs=3))
+
+
+def test_callbacks_are_called_in_the_first_process_and_stop_all(together):
+    (epochs, called), (other_epochs, other_called) = (found["stopped"] for found in together)
+    assert (epochs, other_epochs) == (1, 1)
+    assert called > 0
+    assert other_called == 0
+
+
+def test_what_cannot_be_shared_is_refused_in_every_process(together):
+    for rank, found in enumerate(together):
+        odd, iterable, graph, alone = found["refused"]
+        assert "a batch of 15 rows cannot be shared by 2 processes; use a multiple of 2" in odd
+        assert "its training data is iterable" in iterable
+        assert 'graph="on", and a step of several processes is not captured' in graph
+        assert f"this is process {rank} of 2, and each would train on all rows" in alone
+
+
+def test_a_launched_process_does_not_train_alone(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(BadRecipe, match=r'this is process 1 of 2, .*use Trainer\(…, distributed="ddp"\)'):
+        fitted()
+
+
+def test_one_process_trains_alone_whatever_it_was_told():
+    same(outcome(*fitted(distributed="ddp")), outcome(*fitted()))
+    with pytest.raises(BadRecipe, match="distributed='fsdp'; use \"ddp\" or None"):
+        fitted(distributed="fsdp")
+
+
+def test_the_launcher_restarts_a_run_after_a_process_was_killed(tmp_path):
+    first, second = launched("killed", tmp_path, "--max-restarts=1")
+    assert (tmp_path / "killed").exists()
+    same(first, second)
+    close(first, alike({}, epochs=3))
