@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hotlap.engine.log import JsonLines, TensorBoard
 from hotlap.engine.metrics import MAE, RMSE, Accuracy, BinaryF1, Dice, GroupMeans, Mean, Metric
+from hotlap.engine.rate_range import RateRange
 from hotlap.engine.recipe import Checkpoints, Phase, Recipe
 from hotlap.engine.records import EpochRecord, History, StepRecord
 from hotlap.engine.schedule import Cosine, FromTorch, Linear, Schedule, Steps
@@ -32,6 +33,7 @@ __all__ = [
     "Mean",
     "Metric",
     "Phase",
+    "RateRange",
     "Recipe",
     "Schedule",
     "StepRecord",

@@ -7,6 +7,7 @@ EngineError
 ├── EmptySplit                   a split with no row to train or evaluate on
 ├── BatchTooLarge                a batch size beyond the rows of the split
 ├── CaptureFailed                graph="on", and the step cannot be one CUDA graph
+├── ExportFailed                 the model cannot be exported, or what was exported computes something else
 ├── NonFiniteLoss                the loss or a weight is no longer finite; names the step and the last good checkpoint
 └── CheckpointError
     ├── NothingToResume          no checkpoint where one was requested
@@ -48,6 +49,10 @@ class BatchTooLarge(EngineError):
 
 
 class CaptureFailed(EngineError):
+    pass
+
+
+class ExportFailed(EngineError):
     pass
 
 

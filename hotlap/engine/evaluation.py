@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.data.sources import with_requested_rows
-from hotlap.engine.errors import EmptySplit
+from hotlap.engine.errors import BadRecipe, EmptySplit
 from hotlap.engine.metrics import Metric, read
 from hotlap.engine.processes import Processes
 from hotlap.engine.seam import AnySource, Batch, Resident
@@ -76,6 +76,49 @@ class EvaluationByStep:
         return {"valid_loss": float(sums[0] / sums[1])}  # host sync: one per evaluation
 
 
+@torch.inference_mode()
+def predicted(forward: Forward, source: AnySource, batch: int, device: torch.device) -> Any:
+    """Return the model's outputs for all rows, joined on the host, where they are copied while the device goes on."""
+    parts: list[Any] = []
+    with evaluating(forward.model):
+        for rows, inputs in batches_of(source, batch, device):
+            parts.append(_on_host(forward.outputs(inputs), rows))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # host sync: the only one
+    return _joined(parts)
+
+
+def _on_host(outputs: Any, rows: int) -> Any:
+    if isinstance(outputs, Tensor):
+        if not outputs.dim() or len(outputs) != rows:
+            raise BadRecipe(
+                f"the model returned shape {list(outputs.shape)} for {rows} rows; predict needs one output per row"
+            )
+        return outputs.to("cpu", non_blocking=True)
+    return _like(outputs, [_on_host(part, rows) for part in parts_of(outputs)])
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    return _like(parts[0], [_joined(columns) for columns in zip(*map(parts_of, parts), strict=True)])
+
+
+def parts_of(outputs: Any) -> list[Any]:
+    """Return what a model returned besides a tensor, in order."""
+    if isinstance(outputs, Mapping):
+        return list(outputs.values())
+    if isinstance(outputs, list | tuple):
+        return list(outputs)
+    raise BadRecipe(f"the model returned {type(outputs).__name__}; predict needs tensors, in tuples, lists or dicts")
+
+
+def _like(outputs: Any, parts: list[Any]) -> Any:
+    if isinstance(outputs, Mapping):
+        return dict(zip(outputs, parts, strict=True))
+    return type(outputs)(*parts) if hasattr(outputs, "_fields") else type(outputs)(parts)
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, then return every module to its own: one kept in evaluation mode stays so."""
@@ -106,7 +149,7 @@ def batches_of(
         yield rows, batch
     if done < last:
         raise DataMismatch(
-            f"the data ended early: {done} rows came, in batches of {size}, but its source reports {source.rows} rows"
+            f"the data ended early: {done - first} rows came, in batches of {size}, but its source reports {source.rows} rows"
         )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.errors import BadRecipe, BatchTooLarge, EmptySplit
+from hotlap.engine.recipe import Recipe
 
 
 class Sizes(tuple[int, ...]):
@@ -54,14 +55,17 @@ class Geometry:
         return self.window if window < self.full else self.tail
 
 
-def lay_out(rows: int, batch_size: int, accumulate: int, drop_last: bool) -> Geometry:
+def lay_out(rows: int, recipe: Recipe) -> Geometry:
+    batch_size, accumulate = recipe.batch_size, recipe.accumulate
     if rows == 0:
         raise EmptySplit("the training split is empty: there is no row to train on")
     if batch_size > rows:
         raise BatchTooLarge(f"a batch of {batch_size} is larger than the {rows} rows to train on; use at most {rows}")
+    if recipe.steps_per_epoch is not None:
+        return Geometry(batch_size, accumulate, recipe.steps_per_epoch, Sizes())
     batches, short = divmod(rows, batch_size)
     full, left = divmod(batches, accumulate)
-    tail = (batch_size,) * left + ((short,) if short and not drop_last else ())
+    tail = (batch_size,) * left + ((short,) if short and not recipe.drop_last else ())
     return Geometry(batch_size, accumulate, full, Sizes(tail))
 
 

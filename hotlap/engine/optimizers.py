@@ -24,8 +24,10 @@ def require_plain_step(optimizer: Optimizer) -> None:
         )
 
 
-def require_dense(model: nn.Module, optimizer: Optimizer, clip: float) -> None:
-    """Refuse sparse gradients where they can be known before the first step."""
+def require_dense(model: nn.Module, optimizer: Optimizer, clip: float | None) -> None:
+    """Refuse to clip sparse gradients where they can be known before the first step."""
+    if clip is None:
+        return
     trained = {
         id(parameter) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
     }

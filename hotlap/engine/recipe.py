@@ -68,6 +68,7 @@ class Recipe:
     accumulate: int = 1  # batches per optimizer step
     drop_last: bool = False
     shuffle: bool = True
+    steps_per_epoch: int | None = None  # optimizer steps between two evaluations; None: one pass over the rows
     evaluation_batch: int | None = None  # None: four times batch_size
     precision: Precision = "tf32"
     channels_last: bool = False
@@ -77,6 +78,7 @@ class Recipe:
     threads: int | None = None  # on a CPU; None: all or one, by measurement
     activation_checkpointing: bool | tuple[str, ...] = False  # names of blocks; True: the model's children
     clip: float | None = None  # upper limit of the norm of all gradients together
+    clip_value: float | None = None  # upper limit of each element of a gradient, up and down
     schedule: Schedule | None = None
     warmup: int = 0  # optimizer steps in which the learning rate rises from zero
     loss_weights: Mapping[str, float] = field(default_factory=dict)  # of a loss that is a dict; 1 if not named
@@ -93,12 +95,14 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _whole(self, 1, "batch_size", "accumulate", "log_every")
-        _whole(self, 1, "evaluation_batch", "threads", "patience", optional=True)
+        _whole(self, 1, "evaluation_batch", "threads", "patience", "steps_per_epoch", optional=True)
         _whole(self, 0, "warmup")
         _whole(self, None, "seed")
         _require(-(2**63) <= self.seed < 2**64, f"{_shown(self, 'seed')}; use a whole number from -2**63 to 2**64 - 1")
         _switches(self, "drop_last", "shuffle", "channels_last", "nan_guard")
         _number(self, "clip", "above 0", lambda norm: norm > 0, optional=True)
+        _number(self, "clip_value", "above 0", lambda value: value > 0, optional=True)
+        _require(self.clip is None or self.clip_value is None, "clip and clip_value were both given; use one of them")
         _number(self, "ema", "between 0 and 1", lambda decay: 0 < decay < 1, optional=True)
         _number(self, "min_delta", "that is finite", math.isfinite)
         _schedule(self)

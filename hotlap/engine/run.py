@@ -60,8 +60,7 @@ class Run:
                 parameter.requires_grad for group in self.parts.optimizer.param_groups for parameter in group["params"]
             ):
                 raise BadRecipe(f"a phase freezes {', '.join(phase.frozen)}: nothing is left to train; freeze less")
-            if self.recipe.clip is not None:
-                require_dense(self.parts.model, self.parts.optimizer, self.recipe.clip)
+            require_dense(self.parts.model, self.parts.optimizer, self.recipe.clip or self.recipe.clip_value)
         require_direction(self.parts)
         if self.writer is not None:
             self.writer.prepare()
@@ -118,7 +117,7 @@ class Run:
         parts = self.parts
         update = Update(
             parts.forward, parts.optimizer, self.learning, self.tally, self.recipe.clip, parts.scaler, self.average,
-            parts.train_metrics, parts.processes,
+            parts.train_metrics, parts.processes, self.recipe.clip_value,
         )  # fmt: skip
         if not update.parameters:
             raise BadRecipe("no parameter of the optimizer is left to train; freeze less")

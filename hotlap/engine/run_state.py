@@ -147,6 +147,7 @@ def about(run: Resumable) -> dict[str, Any]:
         "accumulate": geometry.accumulate,
         "drop_last": recipe.drop_last,
         "shuffle": recipe.shuffle,
+        "steps_per_epoch": recipe.steps_per_epoch,
         "seed": recipe.seed,
         "ema": recipe.ema,
         "optimizer": type(run.parts.optimizer).__name__,

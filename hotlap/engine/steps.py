@@ -134,7 +134,8 @@ class Common:
 
     def order_of(self, source: AnySource, epoch: int, device: torch.device) -> Tensor:
         """Return the rows of an epoch that this process trains on."""
-        order = order_of(source, self.recipe.seed, epoch, device, self.recipe.shuffle)
+        rows = None if self.recipe.steps_per_epoch is None else self.shared_geometry.rows
+        order = order_of(source, self.recipe.seed, epoch, device, self.recipe.shuffle, rows)
         if self.processes is None:
             return order
         return part_of_order(order, self.shared_geometry, self.processes.rank, self.processes.count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from torch.optim import Optimizer
 from hotlap.engine import checkpoints, loop
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import Callback, Callbacks
+from hotlap.engine.checks import require_known, require_metrics, require_repeatable, require_shareable
 from hotlap.engine.data.given import AnyData, source_of
-from hotlap.engine.data.loaders import IterableStream
 from hotlap.engine.errors import (
     BadRecipe,
     CaptureFailed,
@@ -25,21 +26,23 @@ from hotlap.engine.errors import (
     EmptySplit,
     NothingToResume,
 )
-from hotlap.engine.evaluation import Evaluation, EvaluationByStep, evaluating
+from hotlap.engine.evaluation import Evaluation, EvaluationByStep, evaluating, predicted
+from hotlap.engine.export import export, scored
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log, Sink, to_stderr
-from hotlap.engine.metrics import Mean, Metric
+from hotlap.engine.metrics import Mean
 from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_captured
 from hotlap.engine.parts import Parts
 from hotlap.engine.processes import Distributed, join, local_device, require_alone
+from hotlap.engine.rate_range import Divergence, RateRange, rising
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
 from hotlap.engine.records import History
 from hotlap.engine.recurrent import carrying, flatten, require_order
 from hotlap.engine.run import Run
 from hotlap.engine.seam import AnySource, Batch
-from hotlap.engine.snapshot import seed_streams
+from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
 from hotlap.engine.torch_metrics import AnyMetric, own_metrics
 from hotlap.engine.update import Average, Forward, beside
 
@@ -81,14 +84,14 @@ class Trainer:
         self.model, self.loss, self.optimizer, self.recipe = model, loss, optimizer, recipe
         self.inputs, self.step, self.evaluate_own = inputs, step, evaluate
         self.metrics, self.train_metrics = own_metrics(metrics or {}), own_metrics(train_metrics or {}, in_steps=True)
-        _require_metrics(self.metrics, self.train_metrics)
+        require_metrics(self.metrics, self.train_metrics)
         self.callbacks, self.sinks, self.say, self.progress = list(callbacks), list(sinks), say, progress
         self.device = device_from(device if distributed is None else local_device(device))
         self.processes = join(distributed, self.device)
         if self.processes is not None and not self.processes.is_first:
             self.say, self.progress, self.sinks = _unheard, None, []
         self.beside = beside(loss, step)
-        _require_known(optimizer, model, self.beside)
+        require_known(optimizer, model, self.beside)
         weights, precision = recipe.loss_weights, recipe.precision
         self._average: Average | None = None
         self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
@@ -110,8 +113,10 @@ class Trainer:
         state, path = self._checkpoint(resume)
         train, valid = self._source(train, "training", passes), self._source(valid, "validation", passes)
         assert train is not None
+        if self.recipe.steps_per_epoch is not None:
+            require_repeatable(train, self.model)
         if self.processes is not None:
-            self._require_shareable(train)
+            require_shareable(train, self.model, self.recipe, self._is_sparse())
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
         if valid is not None:
             require_order(self.model, False, self._evaluation_batch(), valid, "validation")
@@ -165,6 +170,45 @@ class Trainer:
                 raise BadRecipe("nothing to evaluate with: give metrics={…}, since evaluate=… uses data of its own")
             return evaluation(source, self.device)
 
+    def predict(self, data: AnyData) -> Any:
+        """Return the model's outputs for every row, in order, on the host: a tensor, or what the model returns of them.
+
+        Targets in the data are ignored. Several processes share nothing here: each predicts the rows it is given.
+        """
+        source = self._source(data, "prediction", 1)
+        assert source is not None
+        require_order(self.model, False, self._evaluation_batch(), source, "prediction")
+        self._move()
+        with computing(self.recipe):
+            return predicted(self.forward, source, self._evaluation_batch(), self.device)
+
+    def export(self, path: Path | str, data: AnyData) -> dict[str, float]:
+        """Write the model, with its present weights, to a .pt2 file by torch.export, for any number of rows.
+
+        The file is loaded again and computes all rows of `data`; it is kept if its outputs equal the model's. Return
+        the metrics of its outputs.
+        """
+        source = self._source(data, "export", 1)
+        assert source is not None
+        self._move()
+        outputs = export(self.model, source, self.inputs, self._evaluation_batch(), self.device, Path(path))
+        return scored(outputs, self.inputs, self.metrics)
+
+    def try_learning_rates(self, data: AnyData, low: float = 1e-6, high: float = 1.0, steps: int = 100) -> RateRange:
+        """Train copies of model and optimizer for some steps with a rising learning rate, until the loss diverges.
+
+        The rates are those of the first group; others keep their ratio to it.
+        """
+        model, optimizer, loss, step = copy.deepcopy((self.model, self.optimizer, self.loss, self.step))
+        recipe, seen = rising(self.recipe, optimizer, low, high, steps), Divergence()
+        options = {"inputs": self.inputs, "step": step, "callbacks": [seen], "say": _unheard, "device": self.device}
+        before = random_states()
+        try:
+            history = Trainer(model, loss, optimizer, recipe, **options).fit(data, epochs=steps)  # type: ignore[arg-type]
+        finally:
+            set_random_states(before)
+        return RateRange(tuple(record.learning_rate for record in history.epochs), tuple(seen.losses))
+
     # Making a run
 
     def _check(self, split: AnySource | None, name: str) -> None:
@@ -185,19 +229,6 @@ class Trainer:
         source = source_of(data, name, self.recipe, passes, self.device, self.say)
         self._check(source, name)
         return source
-
-    def _require_shareable(self, train: AnySource) -> None:
-        why = None
-        if isinstance(train, IterableStream):
-            why = "its training data is iterable, and its rows cannot be chosen"
-        elif any(carrying(self.model)):
-            why = "its model carries a state from batch to batch"
-        elif self._is_sparse():
-            why = "its embeddings have sparse gradients"
-        elif self.recipe.graph == "on":
-            why = 'graph="on", and a step of several processes is not captured'
-        if why is not None:
-            raise BadRecipe(f"this training cannot be shared by several processes: {why}")
 
     def _checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
         if self.processes is None:
@@ -272,7 +303,7 @@ class Trainer:
             forward=self.forward,
             train=train,
             valid=valid,
-            geometry=lay_out(train.rows, recipe.batch_size, recipe.accumulate, recipe.drop_last),
+            geometry=lay_out(train.rows, recipe),
             phases=phases,
             device=self.device,
             recorder=recorder,
@@ -340,26 +371,3 @@ class Trainer:
 
 
 def _unheard(line: str) -> None: ...
-
-
-def _require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, Metric]) -> None:
-    if "loss" in (*metrics, *train_metrics):
-        raise BadRecipe('a metric is named "loss", like the training loss; use another name, such as "valid_loss"')
-    in_steps = list(train_metrics.values())
-    shared = [name for name, metric in metrics.items() if any(metric is counted for counted in in_steps)]
-    if shared:
-        raise BadRecipe(f"metrics and train_metrics share {shared[0]!r}; create a metric of its own for each of them")
-
-
-def _require_known(optimizer: Optimizer, model: nn.Module, loss: nn.Module | None) -> None:
-    """Refuse tensors of neither model nor loss: trial steps would train them too, and no checkpoint would hold them."""
-    known = {id(parameter) for module in (model, loss) if module is not None for parameter in module.parameters()}
-    owned = [tensor for group in optimizer.param_groups for tensor in group["params"]]
-    strange = [tensor for tensor in owned if id(tensor) not in known]
-    if strange:
-        shape = tuple(strange[0].shape)
-        raise BadRecipe(
-            f"{len(strange)} of the {len(owned)} tensors of the optimizer, the first of shape {shape}, belong neither "
-            "to the model nor to the loss; give it model.parameters(), and make anything else that is trained part of "
-            "the model"
-        )

@@ -220,10 +220,12 @@ class Update:
         average: Average | None,
         metrics: Mapping[str, Metric],
         processes: Processes | None = None,
+        clip_value: float | None = None,
     ) -> None:
         self.forward, self.optimizer, self.learning, self.tally = forward, optimizer, learning, tally
         forward.keeps_outputs = bool(metrics)
         self.clip, self.scaler, self.average, self.metrics = clip, scaler, average, metrics
+        self.clip_value = clip_value
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.parameters = [parameter for parameter in owned if parameter.requires_grad]
         self.unit = torch.ones((), device=tally.device)
@@ -292,6 +294,10 @@ class Update:
             loss.backward(begin)  # type: ignore[no-untyped-call]
 
     def _step(self) -> None:
+        if self.clip_value is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_value_(self.parameters, self.clip_value, foreach=True)
         if self.adam is not None and self.adam.step():
             return
         if self.clipping is not None:

@@ -54,6 +54,7 @@ SAME = {
     "loader": lambda: {"train": by_loader()},
     "loader-streamed": lambda: {"train": Loader(by_loader(), keep=False)},
     "accumulated": lambda: {"train": Rows(*numbers(71)), "accumulate": 3},
+    "steps": lambda: {"train": Rows(*numbers(71)), "steps_per_epoch": 7, "clip_value": 0.1},
     "clipped": lambda: {"clip": 0.1, "schedule": Cosine(), "warmup": 3},
     "averaged": lambda: {"ema": 0.9},
     "parts": lambda: {"loss": parts, "loss_weights": {"absolute": 0.5}},

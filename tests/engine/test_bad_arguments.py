@@ -79,5 +79,5 @@ class EndsEarly(Stream):
 
 def test_rejects_a_validation_split_that_ends_early():
     model = network()
-    with pytest.raises(DataMismatch, match="the data ended early: 1 batches"):
+    with pytest.raises(DataMismatch, match="the data ended early: 16 rows came"):
         trainer(model, sgd(model), evaluation_batch=16).fit(FEW, EndsEarly(INPUTS, TARGETS), epochs=1)

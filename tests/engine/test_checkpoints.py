@@ -35,6 +35,7 @@ WITH_STATE = {
         "schedule": FromTorch(make=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5), by="step")
     },
     "ema": {"ema": 0.9},
+    "steps-per-epoch": {"steps_per_epoch": 7},
     "fp16": {"precision": "fp16"},
     "accumulate": {"accumulate": 2},
     "phases": {"phases": (Phase(1, frozen=("body",)), Phase(2))},

@@ -11,11 +11,14 @@ from hotlap.engine import checkpoints, recipe
 PAGE = (Path(__file__).parents[2] / "docs" / "engine.md").read_text()
 
 
-def test_the_example_runs(tmp_path, monkeypatch, capsys):
+def test_the_examples_run_in_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    example = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL).group(1)
-    exec(compile(example, "engine.md", "exec"), {"__name__": "example"})
-    assert re.fullmatch(r"eager( on one thread)?( without oneDNN)?: rmse \d\.\d{3}\n", capsys.readouterr().out)
+    space = {"__name__": "example"}
+    for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(example, "engine.md", "exec"), space)
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"eager( on one thread)?( without oneDNN)?: rmse \d\.\d{3}", first)
+    assert re.fullmatch(r"512 rows, rmse \d\.\d{3}, a learning rate to begin with: \de-\d\d", second)
     assert checkpoints.load(tmp_path / "runs" / "squares" / "last.pt")["place"]["epoch"] == 5
 
 

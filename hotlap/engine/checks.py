@@ -1,0 +1,60 @@
+"""What a trainer refuses before the first step, with an error that says what to give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+from torch.optim import Optimizer
+
+from hotlap.engine.data.loaders import IterableStream
+from hotlap.engine.errors import BadRecipe
+from hotlap.engine.metrics import Metric
+from hotlap.engine.recipe import Recipe
+from hotlap.engine.recurrent import carrying
+from hotlap.engine.seam import AnySource
+
+
+def require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, Metric]) -> None:
+    if "loss" in (*metrics, *train_metrics):
+        raise BadRecipe('a metric is named "loss", like the training loss; use another name, such as "valid_loss"')
+    in_steps = list(train_metrics.values())
+    shared = [name for name, metric in metrics.items() if any(metric is counted for counted in in_steps)]
+    if shared:
+        raise BadRecipe(f"metrics and train_metrics share {shared[0]!r}; create a metric of its own for each of them")
+
+
+def require_known(optimizer: Optimizer, model: nn.Module, loss: nn.Module | None) -> None:
+    """Refuse tensors of neither model nor loss: trial steps would train them too, and no checkpoint would hold them."""
+    known = {id(parameter) for module in (model, loss) if module is not None for parameter in module.parameters()}
+    owned = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    strange = [tensor for tensor in owned if id(tensor) not in known]
+    if strange:
+        shape = tuple(strange[0].shape)
+        raise BadRecipe(
+            f"{len(strange)} of the {len(owned)} tensors of the optimizer, the first of shape {shape}, belong neither "
+            "to the model nor to the loss; give it model.parameters(), and make anything else that is trained part of "
+            "the model"
+        )
+
+
+def require_repeatable(train: AnySource, model: nn.Module) -> None:
+    if isinstance(train, IterableStream) or not getattr(train, "is_fixed", True) or any(carrying(model)):
+        raise BadRecipe(
+            "steps_per_epoch joins passes over rows that can be chosen freely, but these come in an order of their "
+            "own; leave it out, and say how many rows an epoch has: Loader(data, rows=…), or the sampler's num_samples"
+        )
+
+
+def require_shareable(train: AnySource, model: nn.Module, recipe: Recipe, is_sparse: bool) -> None:
+    why = None
+    if isinstance(train, IterableStream):
+        why = "its training data is iterable, and its rows cannot be chosen"
+    elif any(carrying(model)):
+        why = "its model carries a state from batch to batch"
+    elif is_sparse:
+        why = "its embeddings have sparse gradients"
+    elif recipe.graph == "on":
+        why = 'graph="on", and a step of several processes is not captured'
+    if why is not None:
+        raise BadRecipe(f"this training cannot be shared by several processes: {why}")
