@@ -198,7 +198,7 @@ def test_nothing_waits_for_the_device_within_an_epoch(monkeypatch, tmp_path):
 
     monkeypatch.setattr(Run, "begin", strict_begin)
     monkeypatch.setattr(Run, "read_losses", read)
-    options = {"clip": 0.5, "schedule": Cosine(), "log_every": 1, "checkpoints": Checkpoints(tmp_path)}
+    options = {"clip": 0.5, "schedule": Cosine(), "log_every": 1, "checkpoints": Checkpoints(tmp_path, replace=True)}
     try:
         for precision in ("tf32", "fp16"):
             fitted(graph="on", precision=precision, **options)

@@ -18,7 +18,7 @@ from engine.tape import EmulatedRecorder
 from torch.utils.data import SequentialSampler
 from workload_modules import NAMES, Workload, load_workload, without_shuffling
 
-import hotlap.engine.steps
+import hotlap.engine.order
 import hotlap.engine.trainer
 
 # Options; how many people, files or pictures; rows of a cycle.
@@ -77,7 +77,7 @@ def in_the_order_of_the_file(monkeypatch, workload: Workload) -> None:
     without_shuffling(monkeypatch, workload.naive)
     if hasattr(workload.naive, "RandomSampler"):
         monkeypatch.setattr(workload.naive, "RandomSampler", lambda data, generator: SequentialSampler(data))
-    monkeypatch.setattr(hotlap.engine.steps, "epoch_order", lambda rows, *_, **__: torch.arange(rows))
+    monkeypatch.setattr(hotlap.engine.order, "epoch_order", lambda rows, *_, **__: torch.arange(rows))
 
 
 def with_graphs(monkeypatch, recorder: EmulatedRecorder) -> None:
