@@ -149,7 +149,8 @@ def batches_of(
         yield rows, batch
     if done < last:
         raise DataMismatch(
-            f"the data ended early: {done - first} rows came, in batches of {size}, but its source reports {source.rows} rows"
+            f"the data ended early: {done - first} rows came, in batches of {size}, "
+            f"but its source reports {source.rows} rows"
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from hotlap.engine.display import clock
 from hotlap.engine.errors import EngineError
 from hotlap.engine.records import EpochRecord, StepRecord, as_plain
 
@@ -86,12 +87,15 @@ class Progress:
     """What the training thread sets and the log's thread prints: plain numbers, no lock, no device."""
 
     def __init__(self) -> None:
-        self.epoch = self.step = self.steps = self.rows = 0
+        self.epoch = self.epochs = self.step = self.steps = self.rows = self.rows_ahead = 0
         self.loss: float | None = None
 
     def line(self, rows_a_second: float) -> str:
         loss = "" if self.loss is None else f"  loss {self.loss:.5f}"
-        return f"epoch {self.epoch}  step {self.step}/{self.steps}{loss}  {rows_a_second:.0f} samples/s"
+        left = self.rows_ahead - self.rows
+        ends = f"  {clock(left / rows_a_second)} left" if rows_a_second > 0 and left > 0 else ""
+        epoch = f"epoch {self.epoch}/{self.epochs}  step {self.step}/{self.steps}"
+        return f"{epoch}{loss}  {rows_a_second:.0f} samples/s{ends}"
 
 
 class Log:

@@ -78,6 +78,12 @@ class Run:
         else:
             self.parts.say(f"resumed from {path}: epoch {self.place.epoch + 1}, its step {self.place.window + 1}")
 
+    def foresee(self) -> None:
+        """Say how much lies ahead, for the display."""
+        now, place, geometry = self.parts.log.now, self.place, self.parts.geometry
+        now.epochs = sum(phase.epochs for phase in self.parts.phases)
+        now.rows_ahead = (now.epochs - place.epoch) * geometry.rows - place.window * geometry.window_rows
+
     def phases_left(self) -> Iterator[tuple[Phase, range]]:
         first = 0
         for phase in self.parts.phases:

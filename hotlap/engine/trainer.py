@@ -18,6 +18,7 @@ from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import Callback, Callbacks
 from hotlap.engine.checks import require_known, require_metrics, require_repeatable, require_shareable
 from hotlap.engine.data.given import AnyData, source_of
+from hotlap.engine.display import Shown, display_for
 from hotlap.engine.errors import (
     BadRecipe,
     CaptureFailed,
@@ -54,7 +55,9 @@ class Trainer:
 
     For anything else give `step(model, batch)`, which returns a loss or a dict of losses, in place of `loss`. `metrics`
     are computed on the validation split, `train_metrics` within the steps; `evaluate(model)` returns scores of the
-    user's own. `say` gets one line for each decision; `progress` gets at most one a second, from another thread.
+    user's own. `say` gets one line for each decision. `progress` shows how far the training is: a
+    line that changes in a terminal or notebook, elsewhere one an epoch, and none where callbacks report themselves; a
+    function gets a line a second.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Trainer:
         device: torch.device | str = "auto",
         distributed: Distributed | None = None,
         say: Callable[[str], None] = to_stderr,
-        progress: Callable[[str], None] | None = None,
+        progress: Shown | Callable[[str], None] | None = "auto",
     ) -> None:
         if (loss is None) == (step is None):
             raise BadRecipe("give either loss or step: step(model, batch) replaces the model's call and the loss")
@@ -85,7 +88,8 @@ class Trainer:
         self.inputs, self.step, self.evaluate_own = inputs, step, evaluate
         self.metrics, self.train_metrics = own_metrics(metrics or {}), own_metrics(train_metrics or {}, in_steps=True)
         require_metrics(self.metrics, self.train_metrics)
-        self.callbacks, self.sinks, self.say, self.progress = list(callbacks), list(sinks), say, progress
+        self.callbacks, self.sinks, self.say = list(callbacks), list(sinks), say
+        self.progress = self._displayed(progress) if isinstance(progress, str) else progress
         self.device = device_from(device if distributed is None else local_device(device))
         self.processes = join(distributed, self.device)
         if self.processes is not None and not self.processes.is_first:
@@ -95,6 +99,15 @@ class Trainer:
         weights, precision = recipe.loss_weights, recipe.precision
         self._average: Average | None = None
         self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
+
+    def _displayed(self, wanted: Shown) -> Callable[[str], None] | None:
+        """Add the display to the sinks; return what shows progress between their records."""
+        display = display_for(wanted, bool(self.callbacks))
+        if display is None:
+            return None
+        self.sinks.append(display)
+        self.say = display.say if self.say is to_stderr else self.say
+        return display.progress if display.is_bar else None
 
     def fit(
         self,
@@ -139,6 +152,7 @@ class Trainer:
                 if state is not None and path is not None:
                     run.resume(state, path)
                     make_fast(self.optimizer, self.device, run.parts.recorder is not None, not self._is_sparse())
+                run.foresee()
                 run.parts.log.start()
                 loop.train(run)
                 history = run.history()

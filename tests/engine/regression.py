@@ -26,7 +26,8 @@ def network():
 
 def trainer(model, optimizer, loss=MSE, say=quiet, **more):
     how = {name: more.pop(name) for name in ("metrics", "train_metrics", "inputs", "step", "evaluate") if name in more}
-    return Trainer(model, loss, optimizer, Recipe(**{"batch_size": 16, **more}), device="cpu", say=say, **how)
+    recipe = Recipe(**{"batch_size": 16, **more})
+    return Trainer(model, loss, optimizer, recipe, device="cpu", say=say, progress=None, **how)
 
 
 def sgd(model, **more):

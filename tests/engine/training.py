@@ -74,6 +74,7 @@ def trainer(model=None, loss=nn.functional.mse_loss, optimizer=None, rate=RATE, 
     }
     own = {name: options.pop(name) for name in names & set(options)}
     own.setdefault("say", lambda line: None)
+    own.setdefault("progress", None)
     own.setdefault("metrics", {"rmse": RMSE()})
     recipe = Recipe(**{"batch_size": 16, "onednn": "on", "compile": "off", **options})
     return Trainer(model, loss, optimizer, recipe, device=device, **own)
