@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hotlap.records.session import Session
 
 VARIABLE = "HOTLAP_DIR"
+RESULTS = ("tuning", "diagnosis", "comparison")  # a run with one of these records can be shown
 LARGEST = 1 << 30  # bytes per record
 Record = TypeVar("Record")
 
@@ -186,22 +187,35 @@ def _fresh(parent: Path, name: str) -> Path:
     raise FileExistsError(f"a thousand runs are named {name} already")
 
 
+def every(at: Path | None = None) -> list[Run]:
+    """Return all saved runs, the oldest first."""
+    folders = [path for path in ((at or home()) / "runs").glob("*") if path.is_dir()]
+    return [Run(path) for path in sorted(folders, key=_age)]
+
+
 def find(wanted: str | None, at: Path | None = None) -> Run:
-    """Find a run by its id, the start of its id, or its path; by default the newest."""
+    """Find a run by its id, the start of its id, or its path; by default the newest that has something to show."""
     if wanted and _is_path_of_run(wanted):
         return Run(Path(wanted))
-    runs = sorted((path for path in ((at or home()) / "runs").glob("*") if path.is_dir()), key=_age)
+    runs = every(at)
     if not runs:
         raise RunNotFound(f"no runs in {at or home()}; make one: hotlap profile python train.py")
-    recorded = [path for path in runs if _has_records(path)]  # a run that never stepped has no records
-    matching = [path for path in runs if path.name.startswith(wanted)] if wanted else recorded or runs
-    if not matching:
-        raise RunNotFound(f"no run named {wanted}; the newest is {runs[-1].name}")
-    return Run(next((path for path in matching if path.name == wanted), matching[-1]))
+    if wanted:
+        matching = [run for run in runs if run.id.startswith(wanted)]
+        if not matching:
+            raise RunNotFound(f"no run named {wanted}; the newest is {runs[-1].id}; list them: hotlap runs")
+        return next((run for run in matching if run.id == wanted), matching[-1])
+    recorded = [run for run in runs if _has_result(run.folder)]  # a run that never stepped has none
+    if not recorded:
+        raise RunNotFound(
+            f"none of the runs in {at or home()} has a result, all ended too early; make one: "
+            "hotlap profile python train.py"
+        )
+    return recorded[-1]
 
 
-def _has_records(folder: Path) -> bool:
-    return (folder / "observation.json").exists() or any(folder.glob("running/decisions-*.json"))
+def _has_result(folder: Path) -> bool:
+    return any((folder / f"{name}.json").exists() for name in RESULTS) or any(folder.glob("running/decisions-*.json"))
 
 
 def _is_path_of_run(wanted: str) -> bool:

@@ -13,7 +13,7 @@ from hotlap import store
 from hotlap.errors import RecordUnreadable, RunFolderUnwritable, RunNotFound
 from hotlap.records import private
 from hotlap.records.observation import Observation
-from hotlap.store import Run, create, find, home
+from hotlap.store import Run, create, every, find, home
 from tests.observations import observation
 
 COMMAND = ("python", "train.py")
@@ -112,6 +112,7 @@ def test_runs_are_kept_out_of_version_control_and_a_users_own_rule_is_respected(
 def make(root: Path, *names: str) -> None:
     for name in names:
         (root / "runs" / name).mkdir(parents=True)
+        (root / "runs" / name / "diagnosis.json").write_text("{}")
 
 
 def test_a_run_is_found_by_id_by_prefix_by_path_or_as_the_newest(tmp_path):
@@ -131,7 +132,7 @@ def test_an_exact_id_wins_over_longer_ones_that_begin_with_it(tmp_path):
 def test_the_last_of_many_runs_in_one_second_is_the_newest(tmp_path):
     made = [create(COMMAND, tmp_path) for _ in range(12)]
     same_second = [run for run in made if run.id.startswith(made[-1].id[:15])]
-    assert find(None, tmp_path).id == same_second[-1].id
+    assert every(tmp_path)[-1].id == same_second[-1].id
 
 
 def test_stray_files_are_not_taken_for_runs(tmp_path):

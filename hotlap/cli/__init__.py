@@ -9,41 +9,40 @@ import traceback
 import click
 
 import hotlap
-from hotlap.cli.lazy import LazyGroup, Verb
+from hotlap.cli import usage
+from hotlap.cli.lazy import LazyGroup
 from hotlap.cli.say import say
+from hotlap.cli.verbs import GROUPS
 from hotlap.errors import INTERNAL_ERROR, INTERRUPTED, HotlapError
 
-VERBS = {
-    "bench": Verb("hotlap.cli.bench", "bench", "Train the bundled workloads with several arms and compare them."),
-    "compare": Verb("hotlap.cli.compare", "compare", "Tell whether NEW is slower than BASE."),
-    "explain": Verb("hotlap.cli.catalogue", "explain", "Explain an optimisation or a rule of hotlap scan."),
-    "list": Verb("hotlap.cli.catalogue", "list_entries", "List what hotlap can apply and what it finds in source."),
-    "profile": Verb("hotlap.cli.profile", "profile", "Run a training command and show where its time goes."),
-    "report": Verb("hotlap.cli.report", "report", "Show or write the report of a tune or a profile."),
-    "run": Verb("hotlap.cli.run", "run", "Train with the optimisations that make it faster; no source is touched."),
-    "scan": Verb("hotlap.cli.scan", "scan", "Find what slows training down in the source, and repair it."),
-    "show": Verb("hotlap.cli.show", "show", "Show a saved run again."),
-    "tune": Verb("hotlap.cli.tune", "tune", "Find what makes a training command faster without harm, and prove it."),
-}
 
-
-@click.group(cls=LazyGroup, verbs=VERBS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    groups=GROUPS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Each verb shows its options and examples: hotlap run --help",
+)
 @click.version_option(hotlap.__version__, prog_name="hotlap")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Make PyTorch training faster and prove it.
 
-    Put hotlap and a verb in front of a training command you already have.
+    Put hotlap and a verb in front of a training command you already have: hotlap run python train.py
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main() -> None:
     _replace_closed_streams()
     try:
-        sys.exit(cli.main(standalone_mode=False) or 0)
-    except click.ClickException as error:
-        error.show()
+        sys.exit(cli.main(prog_name="hotlap", standalone_mode=False) or 0)
+    except click.UsageError as error:
+        say(usage.line(error))
         sys.exit(error.exit_code)
     except click.Abort:
+        say("interrupted")
         sys.exit(INTERRUPTED)
     except HotlapError as error:
         say(str(error))

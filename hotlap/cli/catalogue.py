@@ -2,36 +2,166 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
 import click
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
+from rich.text import Text
 
 from hotlap import catalog
 from hotlap.catalog import patterns
+from hotlap.cli.completion import explained
+from hotlap.errors import UnknownName
+from hotlap.records.plan import Risk
+
+RUN, SCAN = "run", "scan"
+SECTIONS = {  # the first letter of a code, for optimisations and for rules
+    (RUN, "D"): "Data: what hotlap run and tune can apply",
+    (RUN, "C"): "Computation: what hotlap run and tune can apply",
+    (RUN, "H"): "The loop around it: what hotlap run and tune can apply",
+    (SCAN, "D"): "Data: what hotlap scan finds",
+    (SCAN, "C"): "Computation: what hotlap scan finds",
+    (SCAN, "H"): "The loop around it: what hotlap scan finds",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    code: str
+    name: str
+    applied_by: str  # "run" or "scan"
+    title: str
+    risk: str | None = None  # of an optimisation
+    values: str | None = None  # what --with NAME=VALUE takes
+    needs_gpu: bool = False
+    automatic: bool = True  # else only by --with
+    found_in_source: bool = False  # by hotlap scan
+    fixable: bool = False  # by hotlap scan --fix
+    preview: bool = False  # a rule that is used with --preview only
+
+    @property
+    def section(self) -> str:
+        return SECTIONS[self.applied_by, self.code[0]]
+
+    @property
+    def order(self) -> int:
+        return list(SECTIONS).index((self.applied_by, self.code[0]))
+
+    @property
+    def notes(self) -> str:
+        named = {
+            "GPU": self.needs_gpu,
+            f"={self.values}": self.values is not None,
+            "only by --with": not self.automatic,
+            "--fix": self.fixable and self.applied_by == SCAN,
+            "--preview": self.preview,
+        }
+        return ", ".join(note for note, holds in named.items() if holds)
 
 
 @click.command("list")
-def list_entries() -> None:
-    """List what hotlap can apply and what it finds in source."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("code", "name", "risk", "what it does"):
-        table.add_column(heading, no_wrap=heading != "what it does")
-    for name, entry in sorted(catalog.entries().items(), key=lambda pair: pair[1].code):
-        notes = [
-            text
-            for text in ("GPU" if entry.device == "cuda" else "", f"={entry.values}" if entry.values else "")
-            if text
-        ]
-        table.add_row(entry.code, name, entry.risk, entry.title + (f" ({', '.join(notes)})" if notes else ""))
-    for rule in patterns.rules().values():
-        if rule.name not in catalog.entries():
-            table.add_row(rule.code, rule.name, "preview" if rule.preview else "scan", rule.title)
-    Console(highlight=False).print(table)
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option(
+    "--risk",
+    type=click.Choice([str(risk) for risk in Risk]),
+    help="Only optimisations of this risk or a lower one.",
+)
+@click.option("--for", "applied_by", type=click.Choice([RUN, SCAN]), help="Only what this verb uses.  [default: all]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_entries(words: tuple[str, ...], risk: str | None, applied_by: str | None, as_json: bool) -> None:
+    """List what hotlap can apply and what it finds in source.
+
+    WORD keeps those that have it in their name, their title or at the start of their code: loader, H2, gpu.
+    """
+    kept = [
+        entry
+        for entry in sorted((*_optimisations(), *_rules()), key=lambda entry: (entry.order, entry.code))
+        if applied_by in (None, entry.applied_by) and _is_within(entry, risk) and _is_meant(entry, words)
+    ]
+    if not kept:
+        asked = " and ".join([*words, *filter(None, (risk, applied_by))])
+        raise UnknownName(f"nothing in the list is {asked}; see all of it: hotlap list")
+    if as_json:
+        click.echo(json.dumps([asdict(entry) for entry in kept], indent=2, ensure_ascii=False))
+    else:
+        _draw(kept)
+
+
+def _optimisations() -> list[Listed]:
+    rules = {rule.name for rule in patterns.rules().values()}
+    return [
+        Listed(
+            code=entry.code,
+            name=name,
+            applied_by=RUN,
+            title=entry.title,
+            risk=str(entry.risk),
+            values=None if entry.values is None else str(entry.values),
+            needs_gpu=entry.device == "cuda",
+            automatic=entry.automatic,
+            found_in_source=name in rules,
+            fixable=name in rules and patterns.fix_of(name) is not None,
+        )
+        for name, entry in catalog.entries().items()
+    ]
+
+
+def _rules() -> list[Listed]:
+    return [
+        Listed(
+            code=rule.code,
+            name=rule.name,
+            applied_by=SCAN,
+            title=rule.title,
+            found_in_source=True,
+            fixable=patterns.fix_of(rule.name) is not None,
+            preview=rule.preview,
+        )
+        for rule in patterns.rules().values()
+        if rule.name not in catalog.entries()
+    ]
+
+
+def _is_within(entry: Listed, risk: str | None) -> bool:
+    return risk is None or (entry.risk is not None and Risk(entry.risk).rank <= Risk(risk).rank)
+
+
+def _is_meant(entry: Listed, words: Sequence[str]) -> bool:
+    texts = (entry.name, entry.title.lower(), entry.notes.lower())
+    return all(
+        entry.code.lower().startswith(word.lower()) or any(word.lower() in text for text in texts) for word in words
+    )
+
+
+def _draw(entries: Sequence[Listed]) -> None:
+    console = Console(highlight=False)
+    sections = list(dict.fromkeys(entry.section for entry in entries))
+    names = max(len(entry.name) for entry in entries)
+    for section in sections:
+        console.print(Text(section, "bold"))
+        table = Table.grid(padding=(0, 1))
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, min_width=names)
+        table.add_column(no_wrap=True)
+        table.add_column()
+        for entry in entries:
+            if entry.section == section:
+                title = Text(entry.title).append(f" ({entry.notes})" if entry.notes else "", "dim")
+                table.add_row(entry.code, entry.name, entry.risk or "", title)
+        console.print(table)
+        console.print()
+    console.print(Text(f"{len(entries)} in all; more about one: hotlap explain {entries[0].name}", "dim"))
 
 
 @click.command()
-@click.argument("code")
+@click.argument("code", shell_complete=explained)
 def explain(code: str) -> None:
-    """Explain an optimisation or a rule of hotlap scan: what it changes, when it helps and when it does not."""
+    """Explain an optimisation or a rule of hotlap scan: what it changes, when it helps and when it does not.
+
+    CODE is a code or a name, as in hotlap list and in the tables of a profile and a tune.
+    """
     Console(highlight=False).print(Markdown(catalog.card(patterns.name_of(code) or catalog.name_of(code))))

@@ -35,7 +35,7 @@ class Verb(click.Command):
         try:
             return super().make_context(*arguments, **named)
         except click.UsageError as error:
-            raise WrongUsage(error.format_message(), error.ctx) from error
+            raise WrongUsage(error.message, error.ctx) from error
 
 
 @click.command(cls=Verb, context_settings={"show_default": True})
@@ -82,10 +82,8 @@ def compare(
 ) -> int:
     """Tell whether NEW is slower than BASE: exit 1 if that is proven, 2 if it is inconclusive, else 0.
 
-    \b
-    hotlap compare RUN RUN                              two saved runs
-    hotlap compare 'python a.py' 'python b.py'          two commands, run alternately
-    hotlap compare main HEAD -- python train.py         one command on two git revisions, run alternately
+    BASE and NEW are two saved runs, two commands, or two git revisions on which COMMAND is run; commands are run
+    alternately, for some steps each.
     """
     options = speeds.Options(max_slowdown=max_slowdown, budget_seconds=budget, steps=steps, run_dir=run_dir)
     _need_scipy()
@@ -143,7 +141,7 @@ def _what_is(word: str) -> str:
         return (
             f"{word} is a revision: give the command to run on it, as in: hotlap compare main HEAD -- python train.py"
         )
-    return f"{word} is not a run, a command or a revision; list the runs: ls {store.home() / 'runs'}"
+    return f"{word} is not a run, a command or a revision; list the runs: hotlap runs"
 
 
 def _need_scipy() -> None:

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from hotlap import report
+from hotlap.cli.completion import commands
 from hotlap.cli.live import LiveLine
 from hotlap.cli.say import note, say
 from hotlap.errors import HotlapError
@@ -17,9 +18,7 @@ from hotlap.process.in_front import die_by
 from hotlap.workflows import profile as workflow
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
-)
+@click.command(context_settings={"allow_interspersed_args": False, "show_default": True})
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="Measure N steps.  [default: until steady]")
 @click.option("--warmup", type=click.IntRange(0), metavar="N", help="Skip the first N steps.  [default: detected]")
 @click.option(
@@ -42,7 +41,9 @@ from hotlap.workflows import profile as workflow
     "--run-dir", type=click.Path(path_type=Path), help="Save runs here.  [default: the project's state folder]"
 )
 @click.option("--quiet", is_flag=True, help="Show no live line and no report.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=commands, metavar="COMMAND..."
+)
 def profile(
     command: tuple[str, ...],
     steps: int | None,

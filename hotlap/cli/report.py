@@ -1,4 +1,4 @@
-"""hotlap report [RUN]: show the report of a tune or a profile, or write it to a file."""
+"""hotlap report [RUN]: show the report of a run, or write it to a file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from rich.console import Console
 
 from hotlap import report as drawing
 from hotlap import store
+from hotlap.cli import completion
 from hotlap.errors import HotlapError, RecordUnreadable, RunFolderUnwritable, RunNotFound
 from hotlap.patch.entry import DECISIONS, OUTCOMES
 from hotlap.records import private
+from hotlap.records.codec import to_json
+from hotlap.records.comparison import Comparison
 from hotlap.records.decisions import Decisions
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.observation import Observation
 from hotlap.records.plan import Outcome, Outcomes
 from hotlap.records.tune_record import TuneRecord
 from hotlap.records.visible import visible
+from hotlap.report.compare import page as compared
 from hotlap.report.run import decisions as decided
 
 HTML, MARKDOWN, JSON, TERMINAL = "html", "markdown", "json", "terminal"
@@ -32,7 +36,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecords:
-    """The records of a run: a tune, a profile alone, or what hotlap run decided."""
+    """The records of a run: a tune, a profile alone, a comparison, or what hotlap run decided."""
 
     run: store.Run
     tuning: TuneRecord | None
@@ -40,10 +44,11 @@ class RunRecords:
     diagnosis: Diagnosis | None
     decisions: Decisions | None = None
     outcomes: tuple[Outcome, ...] = ()
+    comparison: Comparison | None = None
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option(
     "--html", "as_html", is_flag=True, help=f"Write one HTML file: {PAGE} in the run folder unless --output is given."
 )
@@ -68,7 +73,7 @@ def report(
     open_it: bool,
     run_dir: Path | None,
 ) -> int:
-    """Show or write the report of a tune or a profile.
+    """Show or write the report of a run.
 
     RUN is an id, the beginning of one, or a folder; the newest by default. Without a format, shows it in the terminal.
     """
@@ -104,15 +109,14 @@ def _format(formats: list[str], output: Path | None, open_it: bool) -> str:
 
 def records(run: store.Run) -> RunRecords:
     """Load the records of a run. A tune may lack its profile; a run without any record cannot be reported."""
+    if (comparison := _load(run, "comparison", Comparison)) is not None:
+        return RunRecords(run=run, tuning=None, observation=None, diagnosis=None, comparison=comparison)
     tuning = _load(run, "tuning", TuneRecord)
     observation, diagnosis = _load(run, "observation", Observation), _load(run, "diagnosis", Diagnosis)
     if tuning is None and observation is None and (decided_run := _decided(run)) is not None:
         return decided_run
     if tuning is None and (observation is None or diagnosis is None):
-        raise RunNotFound(
-            f"{run.folder} holds no tune and no profile; make one: hotlap tune python train.py, or show another run: "
-            "hotlap report RUN"
-        )
+        raise RunNotFound(f"{run.folder} holds no result, since it ended too early; choose another run: hotlap runs")
     return RunRecords(run=run, tuning=tuning, observation=observation, diagnosis=diagnosis)
 
 
@@ -150,6 +154,10 @@ def render(loaded: RunRecords, form: str) -> str:
     if loaded.tuning is not None:
         page = {HTML: drawing.tuned_html, MARKDOWN: drawing.tuned_markdown, JSON: drawing.tuned_json}[form]
         return page(loaded.tuning, observation, diagnosis)
+    if loaded.comparison is not None:
+        if form == HTML:
+            raise click.UsageError("a comparison is no HTML page; write it with --markdown or --json.")
+        return compared.markdown(loaded.comparison) if form == MARKDOWN else to_json(loaded.comparison)
     if loaded.decisions is not None:
         if form == HTML:
             return decided.html(loaded.decisions, loaded.outcomes, loaded.run.id)
@@ -171,6 +179,8 @@ def draw(loaded: RunRecords) -> None:
         drawing.tuned_terminal(loaded.tuning, loaded.observation, loaded.diagnosis, console)
     elif loaded.decisions is not None:
         decided.terminal(loaded.decisions, loaded.outcomes, console)
+    elif loaded.comparison is not None:
+        compared.terminal(loaded.comparison, console)
     elif loaded.observation is not None and loaded.diagnosis is not None:
         drawing.terminal(loaded.observation, loaded.diagnosis, console)
 

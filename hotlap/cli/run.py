@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from hotlap import store
+from hotlap.cli.completion import commands, optimisations
 from hotlap.cli.say import say
 from hotlap.errors import PlanUnusable, RunFolderUnwritable, UnknownOptimization
 from hotlap.plan import choose, files, saved_plan
@@ -21,9 +22,7 @@ from hotlap.workflows import run as workflow
 Find = Callable[[Path], Plan]  # returns the plan, once the state folder is known
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
-)
+@click.command(context_settings={"allow_interspersed_args": False, "show_default": True})
 @click.option(
     "--risk",
     type=click.Choice([str(risk) for risk in choose.RISKS]),
@@ -32,9 +31,20 @@ Find = Callable[[Path], Plan]  # returns the plan, once the state folder is know
     "what this allows is applied.  [default: what hotlap tune proved for this command, else exact]",
 )
 @click.option(
-    "--with", "with_", multiple=True, metavar="CODE[=VALUE]", help="Apply this optimisation; may be repeated."
+    "--with",
+    "with_",
+    multiple=True,
+    metavar="CODE[=VALUE]",
+    shell_complete=optimisations,
+    help="Apply this optimisation; may be repeated.",
 )
-@click.option("--without", multiple=True, metavar="CODE", help="Leave this one out of the plan; may be repeated.")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="CODE",
+    shell_complete=optimisations,
+    help="Leave this one out of the plan; may be repeated.",
+)
 @click.option(
     "--plan",
     "plans",
@@ -53,7 +63,9 @@ Find = Callable[[Path], Plan]  # returns the plan, once the state folder is know
 )
 @click.option("--verbose", is_flag=True, help="Print each trial as it happens.")
 @click.option("--quiet", is_flag=True, help="Print nothing.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=commands, metavar="COMMAND..."
+)
 def run(
     command: tuple[str, ...],
     risk: str | None,

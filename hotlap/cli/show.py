@@ -1,4 +1,4 @@
-"""hotlap show [RUN]: show a saved run again, a profile or a tune."""
+"""hotlap show [RUN]: show a saved run again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from hotlap import store
+from hotlap.cli import completion
 from hotlap.cli.report import JSON, MARKDOWN, draw, records, render
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option(

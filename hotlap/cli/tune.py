@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from hotlap import report, store
+from hotlap.cli.completion import commands
 from hotlap.cli.live import LiveLine
 from hotlap.cli.report import HTML, PAGE, records, render
 from hotlap.cli.say import note
@@ -22,6 +23,7 @@ from hotlap.records.tune_record import Metric, TuneRequest
 from hotlap.workflows import tune as tuning
 
 TAG = "tb:"
+VALUE = "[ :=]+([-+.0-9eE]+)"  # the usual ways in which a log gives a number
 FIELDS = {  # parameter -> field of TuneRequest
     "budget": "budget_seconds",
     "risk": "risk",
@@ -34,9 +36,7 @@ FIELDS = {  # parameter -> field of TuneRequest
 }
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "show_default": True}
-)
+@click.command(context_settings={"allow_interspersed_args": False, "show_default": True})
 @click.option(
     "--budget", callback=seconds, default="10m", metavar="TIME", help="Time for the whole tune: 90s, 10m, 1h."
 )
@@ -69,7 +69,7 @@ FIELDS = {  # parameter -> field of TuneRequest
     "--run-dir", type=click.Path(path_type=Path), help="Save runs here.  [default: the project's state folder]"
 )
 @click.option("--quiet", is_flag=True, help="Print only the verdict.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...|RUN")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=commands, metavar="COMMAND...|RUN")
 def tune(
     command: tuple[str, ...],
     budget: float,
@@ -167,7 +167,8 @@ def _metric(text: str | None, higher_is_better: bool) -> Metric | None:
         except re.error as error:
             raise click.BadParameter(f"not a regular expression ({error}): {text}", param_hint="--metric") from error
         if groups == 0:
-            raise click.BadParameter(f"put the value in a group, as in '{name} ([0-9.]+)'", param_hint="--metric")
+            example = f"'{text.rstrip(' :=')}{VALUE}'"
+            raise click.BadParameter(f"put the value in a group, as in --metric {example}", param_hint="--metric")
     if not name:
         raise click.BadParameter("name a TensorBoard tag, such as tb:val/acc", param_hint="--metric")
     return Metric(name=name, pattern=pattern, tag=tag, higher_is_better=higher_is_better, margin=None)

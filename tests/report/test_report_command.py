@@ -120,7 +120,7 @@ def test_a_missing_browser_is_reported_with_the_path_of_the_page(typed, tune, mo
 class TestOneClearLine:
     def test_rejects_an_unknown_run(self, typed, tune):
         code, _, err = typed("nonsense")
-        assert (code, err) == (72, f"hotlap: no run named nonsense; the newest is {tune.id}\n")
+        assert (code, err) == (72, f"hotlap: no run named nonsense; the newest is {tune.id}; list them: hotlap runs\n")
 
     def test_reports_that_there_are_no_runs(self, typed):
         code, _, err = typed()
@@ -131,7 +131,7 @@ class TestOneClearLine:
         run = store.create(COMMAND, tmp_path / "kept")
         code, _, err = typed(run.id)
         assert code == 72
-        assert err.startswith(f"hotlap: {run.folder} holds no tune and no profile; make one: hotlap tune")
+        assert err.startswith(f"hotlap: {run.folder} holds no result, since it ended too early; choose another")
 
     @pytest.mark.parametrize("name", ["tuning", "observation", "diagnosis"])
     @pytest.mark.parametrize("text", ["{", '{"schema": 1}', '{"schema": 99}', "[]"])
@@ -160,7 +160,7 @@ class TestOneClearLine:
         ("words", "message"),
         [
             (("--html", "--json"), "--html and --json exclude each other"),
-            (("--output", "report.txt"), "report.txt does not tell the format; add --html, --markdown or --json."),
+            (("--output", "report.txt"), "report.txt does not tell the format; add --html, --markdown or --json\n"),
             (("--open", "--markdown"), "--open needs an HTML file"),
             (("--open", "--output", "-"), "--open needs an HTML file"),
         ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hotlap.cli import VERBS, cli
+from hotlap.cli import cli
 from tests.scan.command import PROGRAM, TWO, scan
 
 
@@ -187,7 +187,7 @@ def test_help_and_scan_import_neither_torch_nor_the_other_verbs():
 
 
 def test_the_list_of_verbs_matches_their_help():
-    for name, verb in VERBS.items():
+    for name, verb in cli.verbs.items():
         command = cli.get_command(None, name)
         assert command is not None
         first = " ".join((command.help or "").split())
