@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "disable", "enable", "metric", "span"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def enable(
     plan: str | EllipsisType | None = ...,
     *,

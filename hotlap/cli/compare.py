@@ -14,9 +14,10 @@ from rich.console import Console
 
 from hotlap import store
 from hotlap.cli.live import StatusLine
+from hotlap.cli.packages import need_scipy
 from hotlap.cli.say import note
 from hotlap.cli.values import seconds, share
-from hotlap.errors import NotComparable, PackageMissing, RunFolderUnwritable, RunNotFound
+from hotlap.errors import NotComparable, RunFolderUnwritable, RunNotFound
 from hotlap.records.codec import to_json
 from hotlap.records.comparison import Comparison, Kind, Result, Side
 from hotlap.records.visible import visible
@@ -86,7 +87,7 @@ def compare(
     alternately, for some steps each.
     """
     options = speeds.Options(max_slowdown=max_slowdown, budget_seconds=budget, steps=steps, run_dir=run_dir)
-    _need_scipy()
+    need_scipy("hotlap compare")
     with _Line(quiet) as say:
         comparison = _compared(base, new, command, links, options, say)
     _write(json_file, lambda: to_json(comparison))
@@ -142,14 +143,6 @@ def _what_is(word: str) -> str:
             f"{word} is a revision: give the command to run on it, as in: hotlap compare main HEAD -- python train.py"
         )
     return f"{word} is not a run, a command or a revision; list the runs: hotlap runs"
-
-
-def _need_scipy() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in ("numpy", "scipy") if find_spec(name) is None]
-    if missing:
-        raise PackageMissing(f"hotlap compare needs {' and '.join(missing)}; type: pip install 'hotlap[tune]'")
 
 
 class _Line(StatusLine):

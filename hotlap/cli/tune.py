@@ -12,6 +12,7 @@ from rich.console import Console
 from hotlap import report, store
 from hotlap.cli.completion import commands
 from hotlap.cli.live import LiveLine
+from hotlap.cli.packages import need_scipy
 from hotlap.cli.report import HTML, PAGE, records, render
 from hotlap.cli.say import note
 from hotlap.cli.tuning_line import TuningLine, last_words
@@ -91,6 +92,7 @@ def tune(
     """
     if higher_is_better and metric is None:
         raise click.UsageError("--higher-is-better needs --metric")
+    need_scipy("hotlap tune")
     request = TuneRequest(
         command=command,
         budget_seconds=budget,
