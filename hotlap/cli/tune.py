@@ -15,7 +15,7 @@ from hotlap.cli.live import LiveLine
 from hotlap.cli.packages import need_scipy
 from hotlap.cli.report import HTML, PAGE, records, render
 from hotlap.cli.say import note
-from hotlap.cli.tuning_line import TuningLine, last_words
+from hotlap.cli.tuning_line import TuningLine
 from hotlap.cli.values import seconds, size_mb, some_share
 from hotlap.plan import choose
 from hotlap.records import private
@@ -69,7 +69,8 @@ FIELDS = {  # parameter -> field of TuneRequest
 @click.option(
     "--run-dir", type=click.Path(path_type=Path), help="Save runs here.  [default: the project's state folder]"
 )
-@click.option("--quiet", is_flag=True, help="Print only the verdict.")
+@click.option("--verbose", is_flag=True, help="End with the whole report instead of the verdict and what to type next.")
+@click.option("--quiet", is_flag=True, help="Print only the verdict and what to type next.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=commands, metavar="COMMAND...|RUN")
 def tune(
     command: tuple[str, ...],
@@ -83,6 +84,7 @@ def tune(
     device_memory: float | None,
     resume: bool,
     run_dir: Path | None,
+    verbose: bool,
     quiet: bool,
 ) -> int:
     """Find what makes a training command faster without harm, and prove it.
@@ -90,6 +92,8 @@ def tune(
     The command is run many times for some steps, each time in a fresh process; the files it writes go to a scratch
     folder. Afterwards `hotlap run COMMAND` applies what was proven.
     """
+    if verbose and quiet:
+        raise click.UsageError("--verbose and --quiet exclude each other; give one of them.")
     if higher_is_better and metric is None:
         raise click.UsageError("--higher-is-better needs --metric")
     need_scipy("hotlap tune")
@@ -110,16 +114,17 @@ def tune(
             if not command:
                 raise click.UsageError("give the training command, such as: hotlap tune python train.py")
             done = tuning.tune(request, live.update, line, run_dir)
-    _conclude(done, Console(stderr=True, highlight=False))
+    _conclude(done, Console(stderr=True, highlight=False), verbose)
     return 0
 
 
-def _conclude(done: tuning.TuneResult, console: Console) -> None:
-    """Show the verdict, what is kept, why the rest is not, and where everything is saved."""
+def _conclude(done: tuning.TuneResult, console: Console, verbose: bool) -> None:
+    """Show the verdict, what is kept, what to type next, and where the report is."""
     loaded = records(done.run)
-    report.tuned_terminal(done.tuning, loaded.observation, loaded.diagnosis, console)
-    for line in last_words(done, _write_page(done.run.folder / PAGE, render(loaded, HTML))):
-        note(console, line)
+    draw = report.tuned_terminal if verbose else report.tune_ending
+    draw(done.tuning, loaded.observation, loaded.diagnosis, console)
+    page = _write_page(done.run.folder / PAGE, render(loaded, HTML))
+    note(console, "The report could not be written" if page is None else f"The report is {page}")
 
 
 def _write_page(page: Path, text: str) -> Path | None:

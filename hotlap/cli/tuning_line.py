@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from hotlap.cli.live import StatusLine
 from hotlap.records.figures import number, times
 from hotlap.records.trial import TrialStage
 from hotlap.records.verdict import Decision, Verdict
 from hotlap.records.visible import visible
-from hotlap.workflows.tune import TuneResult
 from hotlap.workflows.tune.book import Activity, Watcher
 
 WORDS = {
@@ -92,11 +90,3 @@ def clock(seconds: float) -> str:
     if seconds < 90:
         return f"{max(0.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{number(seconds / 3600)} h"
-
-
-def last_words(done: TuneResult, page: Path | None) -> list[str]:
-    """Return the closing lines: what to type next, and where everything is saved."""
-    record = done.tuning
-    where = f"The report is {page}" if page is not None else "The report could not be written"
-    lines = [f"Train with it: hotlap run {' '.join(record.asked.command)}"] if record.kept else []
-    return [*lines, f"The plan is {done.plan}", f"{where}; open it: hotlap report {record.run} --open"]

@@ -19,7 +19,17 @@ from hotlap.report.tune import terminal as tune_terminal
 from hotlap.report.tune.page import tune_page
 from hotlap.report.tune.parts import TunePage
 
-__all__ = ["as_json", "html", "markdown", "terminal", "tuned_html", "tuned_json", "tuned_markdown", "tuned_terminal"]
+__all__ = [
+    "as_json",
+    "html",
+    "markdown",
+    "terminal",
+    "tune_ending",
+    "tuned_html",
+    "tuned_json",
+    "tuned_markdown",
+    "tuned_terminal",
+]
 
 
 def _page(observation: Observation, diagnosis: Diagnosis) -> Page:
@@ -51,6 +61,12 @@ def tuned_terminal(
     tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None, console: Console
 ) -> None:
     tune_terminal.draw(_tune_page(tuning, observation, diagnosis), console)
+
+
+def tune_ending(
+    tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None, console: Console
+) -> None:
+    tune_terminal.draw_ending(_tune_page(tuning, observation, diagnosis), console)
 
 
 def tuned_markdown(tuning: TuneRecord, observation: Observation | None, diagnosis: Diagnosis | None) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from hotlap.diagnose import diagnose
 from hotlap.records.codec import from_json
 from hotlap.records.tune_record import TuneRecord
-from hotlap.report import tuned_json, tuned_markdown, tuned_terminal
+from hotlap.report import tune_ending, tuned_json, tuned_markdown, tuned_terminal
 from hotlap.report.tune.axis import Axis
 from hotlap.report.tune.parts import Interval
 from hotlap.report.tune.tables import picture
@@ -39,6 +39,12 @@ def on_terminal(made, width: int = 110, profiled: bool = True, **options) -> str
     return console.file.getvalue()
 
 
+def ending(made, width: int = 80) -> str:
+    console, seen = Console(file=io.StringIO(), width=width), input_bound()
+    tune_ending(made, seen, diagnose(seen), console)
+    return console.file.getvalue()
+
+
 def as_markdown(made, profiled: bool = True) -> str:
     seen = input_bound() if profiled else None
     return tuned_markdown(made, seen, diagnose(seen) if seen else None)
@@ -50,11 +56,38 @@ def test_no_line_is_wider_than_the_terminal(scenario, width):
     assert max(map(len, on_terminal(scenario(), width).splitlines())) <= width
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, 90, 100, 110, 120])
 def test_results_are_never_cut(width):
     text = on_terminal(tunings.faster(), width)
     for state in ("kept", "left out", "inconclusive", "rejected", "failed"):
         assert re.search(rf"(passed|failed|no evidence|not reached) +{state}", text)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("scenario", [*SCENARIOS, tunings.large])
+def test_a_tune_ends_with_at_most_25_lines(scenario, width):
+    lines = ending(scenario(), width).splitlines()
+    assert len(lines) < 25, "the path of the report follows"
+    assert max(map(len, lines)) <= width
+
+
+def test_the_ending_says_what_is_kept_and_what_to_type():
+    text = ending(tunings.faster())
+    assert text.startswith("Proven 2.40 times as fast")
+    assert re.search(r"^kept +loader-workers=4 2.02×, fused-optimizer 1.17×", text, re.M)
+    assert re.search(r"^Train with it +hotlap run python train.py --epochs 3", text, re.M)
+    assert re.search(r"^All details +hotlap show 20260102-030405-train", text, re.M)
+
+
+def test_an_inconclusive_ending_says_what_to_do():
+    assert re.search(r"^Measure longer +hotlap tune --budget 1800s", ending(tunings.inconclusive()), re.M)
+
+
+def test_an_ending_without_a_gain_says_where_the_time_goes_and_what_else_may_help():
+    text = " ".join(ending(tunings.no_speedup()).split())
+    assert "Input-bound: 72 % of each step waits for data" in text
+    assert "data-wait (data.py:31): set num_workers=4" in text
+    assert "Allow rounding too hotlap tune --budget 600s --risk rounding" in text
 
 
 @pytest.mark.parametrize("draw", [on_terminal, as_markdown])

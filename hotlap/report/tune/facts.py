@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hotlap.records.figures import NONE, number
 from hotlap.records.observation import Observation
+from hotlap.records.plan import Risk
 from hotlap.records.trial import Sample, Trial, TrialStage
 from hotlap.records.tune_record import TuneRecord, TuneRequest
 from hotlap.records.verdict import Speed
@@ -28,7 +29,10 @@ from hotlap.report.tune.arms import (
     verdict_of,
 )
 from hotlap.report.tune.losses import seed_name
-from hotlap.report.tune.parts import Command
+from hotlap.report.tune.parts import NO_SPEEDUP, UNCLEAR, UNFINISHED, Command
+
+LONGER = 3  # times the budget, where the sample was too small
+NEXT_RISK = {Risk.EXACT: Risk.ROUNDING, Risk.ROUNDING: Risk.NUMERIC}
 
 
 def bars(tuning: TuneRecord, observation: Observation | None) -> Bars:
@@ -138,6 +142,22 @@ def commands(tuning: TuneRecord) -> Iterator[Command]:
         yield Command("The same, spelled out", clean(f"hotlap run {chosen} {command}"))
     yield Command("Train without hotlap", clean(command))
     yield Command("Write this report again", clean(f"hotlap report {shlex.quote(tuning.run)} --html"))
+
+
+def next_steps(tuning: TuneRecord, state: str) -> Iterator[Command]:
+    """Yield what to type next: to use what is kept, or to find out what this tune could not, and to see all of it."""
+    command = shlex.join(tuning.asked.command)
+    if tuning.kept:
+        yield Command("Train with it", clean(f"hotlap run {command}"))
+    if state == UNFINISHED:
+        yield Command("Continue", clean(f"hotlap tune --resume {shlex.quote(tuning.run)}"))
+    elif state == UNCLEAR:
+        longer = replace(tuning.asked, budget_seconds=LONGER * tuning.asked.budget_seconds)
+        yield Command("Measure longer", clean(f"hotlap tune {_options(longer)} {command}"))
+    elif state == NO_SPEEDUP and (risk := NEXT_RISK.get(tuning.asked.risk)) is not None:
+        yield Command(f"Allow {risk} too", clean(f"hotlap tune {_options(replace(tuning.asked, risk=risk))} {command}"))
+    yield Command("All details", clean(f"hotlap show {shlex.quote(tuning.run)}"))
+    yield Command("In the browser", clean(f"hotlap report {shlex.quote(tuning.run)} --open"))
 
 
 def _options(request: TuneRequest) -> str:

@@ -109,7 +109,8 @@ class TunePage:
     time: Page | None  # where the time went before
     no_time: str  # why that is missing
     length: Length
-    commands: tuple[Command, ...]
+    next_steps: tuple[Command, ...]  # what to type after this tune
+    commands: tuple[Command, ...]  # to reproduce it
     broken: Table  # processes that did not train to the end
     compared: Table
     not_covered: tuple[str, ...]

@@ -10,7 +10,7 @@ from hotlap.report.tune.figures import spelled
 from hotlap.report.tune.parts import Interval, Row, TunePage
 
 NARROWEST, WIDEST = 10, 32  # characters of a drawn interval
-BESIDE = 70  # terminal columns that the other cells need
+BESIDE = 79  # terminal columns that the other cells need
 NOISE, TOGETHER = "baseline against itself", "all kept together"
 
 
@@ -42,7 +42,9 @@ def drawn(page: TunePage, room: int) -> Table:
             )
             for name, interval, gate, state in lines
         ),
-        note="with its 95 % interval" + (", on a logarithmic axis; the bar marks 1" if shown else ""),
+        note="with its 95 % interval"
+        + (", on a logarithmic axis; the bar marks 1" if shown else "")
+        + "; gate: whether it is harmless",
     )
 
 
