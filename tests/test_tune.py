@@ -25,8 +25,9 @@ from hotlap.errors import (
 from hotlap.plan import saved_plan, signature
 from hotlap.plan.files import read
 from hotlap.records.plan import Choice, Outcome, Plan
-from hotlap.records.trial import EndReason, MetricValue
+from hotlap.records.trial import EndReason, MetricValue, TrialStage
 from hotlap.records.tune_record import Metric, TuneRecord
+from hotlap.records.verdict import Decision
 from hotlap.report.tune import rows as tune_rows
 from hotlap.report.tune.coverage import not_covered
 from hotlap.workflows.tune.book import Watcher
@@ -170,6 +171,30 @@ def test_the_plan_is_saved_where_hotlap_run_finds_it(tmp_path, on_disk):
     assert names(plan.choices) == names(done.tuning.kept)
     assert plan.proven == done.tuning.circumstances
     assert run.load("plan", Plan) == plan
+
+
+def undecided(trial, *rest, **options):
+    """Judges like one_rule_judge, but could never tell whether anything is faster."""
+    verdict = one_rule_judge(trial, *rest, **options)
+    return replace(verdict, decision=Decision.INCONCLUSIVE) if verdict.stage != TrialStage.NOISE else verdict
+
+
+def test_an_inconclusive_tune_takes_nothing_from_hotlap_run(tmp_path, on_disk):
+    go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS), tmp_path)
+    place = saved_plan.place(tmp_path, COMMAND)
+    before = place.read_text()
+    again = go_on(begun(tmp_path, *FOUND), ScriptedRunner(GAINS), tmp_path, judging=undecided)
+
+    assert again.tuning.kept == ()
+    assert place.read_text() == before
+
+
+def test_a_tune_that_rejects_what_was_proven_takes_it_from_hotlap_run(tmp_path, on_disk):
+    go_on(begun(tmp_path, FOUND[0]), ScriptedRunner(GAINS), tmp_path)
+    go_on(begun(tmp_path, FOUND[0]), ScriptedRunner(gains(resident_data=0.5)), tmp_path)
+
+    plan, _ = read(saved_plan.place(tmp_path, COMMAND), store.root())
+    assert plan.choices == ()
 
 
 def test_a_candidate_that_fails_on_top_of_the_others_is_left_out(tmp_path):

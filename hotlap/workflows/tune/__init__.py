@@ -9,15 +9,18 @@ from functools import partial
 from pathlib import Path
 
 from hotlap import store
-from hotlap.errors import RunFolderUnwritable
+from hotlap.errors import PlanUnusable, RunFolderUnwritable
 from hotlap.judge.verdict import judge
 from hotlap.plan import saved_plan, signature
+from hotlap.plan.files import read
 from hotlap.process.launch import resolve
 from hotlap.records import private
 from hotlap.records.codec import SCHEMA
 from hotlap.records.observation import Observation
 from hotlap.records.plan import Plan
+from hotlap.records.trial import TrialStage
 from hotlap.records.tune_record import TuneRecord, TuneRequest
+from hotlap.records.verdict import Decision
 from hotlap.trial.foreign import foreign
 from hotlap.trial.keeper import Keeper
 from hotlap.trial.local import LocalRunner
@@ -209,5 +212,21 @@ def _save_plan(run: store.Run, record: TuneRecord, place: Path, watcher: Watcher
     except (private.Unfit, OSError) as error:
         watcher.caution(f"{error}; so hotlap run does not apply the plan automatically; name it: --plan {place}")
     run.save("plan", plan)
+    if not record.kept and _earlier_holds(place, record):
+        watcher.caution("nothing was kept, and nothing spoke against the plan of an earlier tune: hotlap run keeps it")
+        return
     store.prepare(place.parent.parent, place.parent.name)
     store.Run(place.parent).save(place.stem, plan)
+
+
+def _earlier_holds(place: Path, record: TuneRecord) -> bool:
+    """Return whether a plan was proven under the same circumstances, and this tune rejected nothing that is in it."""
+    try:
+        earlier, is_signed = read(place, store.key_root())
+    except (PlanUnusable, RunFolderUnwritable, OSError):
+        return False
+    names = {choice.name for choice in earlier.choices}
+    judged = [verdict for verdict in record.verdicts if verdict.stage != TrialStage.NOISE]
+    rejected = {verdict.entry for verdict in judged if verdict.decision == Decision.REJECT}
+    same = earlier.proven == record.circumstances
+    return bool(names) and is_signed and same and None not in rejected and not names & rejected
