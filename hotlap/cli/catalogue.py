@@ -15,6 +15,7 @@ from rich.text import Text
 from hotlap import catalog
 from hotlap.catalog import patterns
 from hotlap.cli.completion import explained
+from hotlap.diagnose.cards import cards
 from hotlap.errors import UnknownName
 from hotlap.records.plan import Risk
 
@@ -160,8 +161,16 @@ def _draw(entries: Sequence[Listed]) -> None:
 @click.command()
 @click.argument("code", shell_complete=explained)
 def explain(code: str) -> None:
-    """Explain an optimisation or a rule of hotlap scan: what it changes, when it helps and when it does not.
+    """Explain an optimisation, a rule of hotlap scan, or a finding of a profile.
 
     CODE is a code or a name, as in hotlap list and in the tables of a profile and a tune.
     """
-    Console(highlight=False).print(Markdown(catalog.card(patterns.name_of(code) or catalog.name_of(code))))
+    Console(highlight=False).print(Markdown(_explanation(code)))
+
+
+def _explanation(code: str) -> str:
+    if (rule := patterns.name_of(code)) is not None:
+        return catalog.card(rule)
+    if (finding := cards().get(code.lower())) is not None:
+        return finding
+    return catalog.card(catalog.name_of(code))

@@ -46,7 +46,9 @@ def optimisations(context: click.Context, option: click.Parameter, incomplete: s
 
 def explained(context: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from hotlap.catalog import patterns
+    from hotlap.diagnose.cards import cards
 
+    findings = [CompletionItem(code) for code in cards()]
     rules = [CompletionItem(rule.name, help=rule.title) for rule in patterns.rules().values()]
-    found = {item.value: item for item in (*rules, *optimisations(context, argument, ""))}
+    found = {item.value: item for item in (*findings, *rules, *optimisations(context, argument, ""))}
     return [item for name, item in sorted(found.items()) if name.startswith(incomplete)]

@@ -83,7 +83,7 @@ LOOKUP = {
     "explain": Verb(
         "hotlap.cli.catalogue",
         "explain",
-        "Explain an optimisation or a rule of hotlap scan.",
+        "Explain an optimisation, a rule of hotlap scan, or a finding of a profile.",
         ("hotlap explain fused-optimizer", "hotlap explain H201"),
     ),
     "doctor": Verb(

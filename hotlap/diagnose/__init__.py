@@ -38,6 +38,13 @@ DETECTORS: tuple[Callable[[Step], Iterator[Finding]], ...] = (
     settings.memory_near_limit,
 )
 
+OF_VERDICT = {  # what a verdict is about comes first, then by bound; equals keep the order above
+    "input-bound": ("data-wait",),
+    "sync-bound": ("sync-in-loop",),
+    "copy-bound": ("pageable-copy", "blocking-copy"),
+    "launch-bound": ("launch-overhead",),
+}
+
 
 def diagnose(observation: Observation, scan: Scan | None = None) -> Diagnosis:
     """Diagnose an observation; with a scan of the source, each finding also names the code that causes it."""
@@ -48,7 +55,9 @@ def diagnose(observation: Observation, scan: Scan | None = None) -> Diagnosis:
         schema=SCHEMA,
         verdict=name,
         sentence=sentence,
-        findings=tuple(sorted(found, key=lambda finding: -finding.at_most)),  # stable: equals keep the order above
+        findings=tuple(
+            sorted(found, key=lambda finding: (finding.code not in OF_VERDICT.get(name, ()), -finding.at_most))
+        ),
         unknowns=unknowns(step),
     )
     return joined(measured, observation, scan) if scan is not None else measured

@@ -1,10 +1,15 @@
 """For every pattern: when and where it is found, its largest possible gain, and the advice."""
 
+import ast
 import math
+from pathlib import Path
 
 import pytest
 
+import hotlap.diagnose
+from hotlap import catalog
 from hotlap.diagnose import diagnose
+from hotlap.diagnose.cards import cards
 from hotlap.records.observation import Ceiling, Observation
 from tests.observations import (
     GPU,
@@ -78,10 +83,25 @@ class TestBounds:
                 assert math.isfinite(finding.at_most)
                 assert finding.at_most >= 1.0
 
-    def test_findings_come_largest_bound_first(self):
-        bounds = [finding.at_most for finding in diagnose(sync_bound()).findings]
-        assert len(bounds) > 5
-        assert bounds == sorted(bounds, reverse=True)
+    def test_what_the_verdict_is_about_comes_first_then_the_largest_bound(self):
+        findings = diagnose(sync_bound()).findings
+        own = [finding.code == "sync-in-loop" for finding in findings]
+        assert own == sorted(own, reverse=True)
+        assert sum(own) > 1
+        for which in (True, False):
+            bounds = [finding.at_most for finding, is_own in zip(findings, own, strict=True) if is_own is which]
+            assert bounds == sorted(bounds, reverse=True)
+
+    def test_a_verdict_and_the_first_finding_agree(self):
+        seen = observation(shares={"data": 0.39, "forward": 0.16, "backward": 0.45}, ceiling=None)
+        diagnosis = diagnose(seen)
+        assert diagnosis.verdict == "input-bound"
+        assert diagnosis.findings[0].code == "data-wait"
+
+    def test_a_backward_takes_at_least_twice_its_forward(self):
+        seen = observation(shares={"forward": 0.2, "backward": 0.8})
+        assert only(seen, "slow-backward").ms_per_step == pytest.approx(4.0)
+        assert only(observation(shares={"forward": 0.4, "backward": 0.6}), "slow-backward").at_most == 1.0
 
     def test_costs_below_two_percent_are_left_out(self):
         seen = observation(shares={"data": 0.015, "garbage": 0.015, "forward": 0.48, "backward": 0.49}, ceiling=None)
@@ -400,3 +420,24 @@ def test_no_finding_names_a_line_outside_the_project():
 def test_a_ceiling_that_was_not_measured_leaves_the_computed_bound():
     note = Ceiling(samples_per_second=None, step_ms=(), note="the loader is an iterable of streams")
     assert only(waiting(0.5, ceiling=note), "data-wait").at_most == pytest.approx(2.0)
+
+
+def codes() -> set[str]:
+    """The codes in every call that makes a finding."""
+    strings: set[str] = set()
+    for path in Path(hotlap.diagnose.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2].lower().endswith("finding"):
+                given = [*call.args[:2], *(keyword.value for keyword in call.keywords if keyword.arg == "code")]
+                strings |= {part.value for arg in given for part in ast.walk(arg) if isinstance(part, ast.Constant)}
+    return {text for text in strings if isinstance(text, str)}
+
+
+def test_every_finding_can_be_explained():
+    assert len(codes()) > 15
+    for code in codes():
+        assert code in cards() or catalog.card(code), code
+
+
+def test_every_finding_that_is_explained_exists():
+    assert set(cards()) <= codes()

@@ -183,7 +183,8 @@ class TestNextSteps:
         seen = scenario()
         advised = " ".join(next_steps(seen, diagnose(seen)))
         commands = set(re.findall(r"\bhotlap (\w+)(?: (--\w+))?", advised))
-        assert commands <= {("profile", "--steps"), ("profile", "--trace"), ("profile", ""), ("show", "")}
+        of_profile = {("profile", "--steps"), ("profile", "--trace"), ("profile", "")}
+        assert commands <= {*of_profile, ("show", ""), ("run", ""), ("tune", "")}
 
     def test_few_steps_lead_to_advice_to_measure_more(self):
         seen = observation(steps=4, ended="time limit")

@@ -13,8 +13,12 @@ ENOUGH_STEPS = 10
 
 
 def next_steps(observation: Observation, diagnosis: Diagnosis) -> tuple[str, ...]:
-    advised = tuple(_action(finding, observation) for finding in _different(diagnosis.findings)[:MOST])
+    advised = advice(observation, diagnosis)
     return (*advised, *_commands(observation, bool(advised)))
+
+
+def advice(observation: Observation, diagnosis: Diagnosis) -> tuple[str, ...]:
+    return tuple(_action(finding, observation) for finding in _different(diagnosis.findings)[:MOST])
 
 
 def _different(findings: tuple[Finding, ...]) -> list[Finding]:
@@ -35,9 +39,10 @@ def _commands(observation: Observation, advised: bool) -> tuple[str, ...]:
     if len(observation.step_ms) < ENOUGH_STEPS:
         return (_more_steps(observation, command),)
 
+    applied = (f"have what helps applied while it trains: hotlap run {command}; proven: hotlap tune {command}",)
     if observation.trace is None and (observation.device is not None or not advised):
-        return (f"look closer, kernel by kernel: hotlap profile --trace {command}",)
-    return (f"measure again after each change: hotlap profile {command}",) if advised else ()
+        return (*applied, f"look closer, kernel by kernel: hotlap profile --trace {command}")
+    return (*applied, f"measure again after each change: hotlap profile {command}") if advised else applied
 
 
 def _more_steps(observation: Observation, command: str) -> str:

@@ -20,6 +20,7 @@ class Page:
     background: tuple[str, ...]  # warm-up, memory, loss
     segments: tuple[Segment, ...]
     tables: tuple[Table, ...]
+    advice: tuple[str, ...]  # of the findings, the first of the next steps
     next_steps: tuple[str, ...]
     cautions: tuple[str, ...]
     unknowns: tuple[str, ...]
@@ -34,6 +35,7 @@ def page(observation: Observation, diagnosis: Diagnosis) -> Page:
         background=tuple(facts.background(observation)),
         segments=segments(observation),
         tables=tables.all_of(observation, diagnosis),
+        advice=actions.advice(observation, diagnosis),
         next_steps=actions.next_steps(observation, diagnosis),
         cautions=tuple(caution_text(name) for name in observation.cautions),
         unknowns=diagnosis.unknowns,

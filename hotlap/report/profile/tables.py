@@ -59,7 +59,10 @@ def findings(observation: Observation, diagnosis: Diagnosis) -> Table:
         note="; ".join(
             filter(
                 None,
-                (_and_more(found, MOST_FINDINGS), "at most: the speed-up if its cost were zero; gains never add up"),
+                (
+                    _and_more(found, MOST_FINDINGS),
+                    "at most: the speed-up if all that can be saved were saved; gains never add up",
+                ),
             )
         ),
     )

@@ -53,7 +53,7 @@ def _where_instead(tuning: TuneRecord, time: Page | None) -> tuple[str, ...]:
     """Return where the time goes, and the first advice, where nothing is kept: what matters then."""
     if tuning.kept or not tuning.finished or time is None:
         return ()
-    return (" ".join((time.sentence, *time.next_steps[:1])),)
+    return (" ".join((time.sentence, *time.advice[:1])),)
 
 
 def _noise(tuning: TuneRecord) -> Interval | None:
