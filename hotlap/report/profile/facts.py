@@ -55,6 +55,8 @@ def background(observation: Observation) -> Iterator[str]:
     if observation.memory.peak_device_mb is not None:
         total = f" of {megabytes(observation.memory.total_device_mb)}" if observation.memory.total_device_mb else ""
         yield f"device {megabytes(observation.memory.peak_device_mb)}{total}"
+    if (evaluation := observation.ms(EVALUATION)) > 0:
+        yield f"evaluation {number(evaluation)} ms for each step, not part of it"
     if observation.losses:
         yield _loss(observation.losses)
     if observation.ended != "window complete":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotlap.records.caution import Caution
 from hotlap.records.diagnosis import Diagnosis
-from hotlap.records.observation import SPAN_PREFIX, Observation
+from hotlap.records.observation import EVALUATION, SPAN_PREFIX, Observation
 from hotlap.report.profile import actions, facts, tables
 from hotlap.report.shared.figures import ordered_shares, parts_of
 from hotlap.report.shared.parts import Segment, Table
@@ -44,7 +44,8 @@ def page(observation: Observation, diagnosis: Diagnosis) -> Page:
 
 
 def segments(observation: Observation) -> tuple[Segment, ...]:
-    shares = ordered_shares(observation.shares)
+    """Divide a training step into its phases, in the shares that the verdict and the findings name."""
+    shares = [(phase, share) for phase, share in ordered_shares(observation.shares) if phase != EVALUATION]
     whole = sum(share for _, share in shares)
     percents = parts_of(100, [share for _, share in shares])
     return tuple(
