@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -115,9 +116,31 @@ class TestEveryPage:
 
 
 class TestTune:
+    def test_the_first_screen_says_what_was_measured_the_result_and_what_to_type(self):
+        first = tuned(tunings.faster()).partition("Step time, before and after")[0]
+        for part in (
+            "python train.py --epochs 3",
+            "AMD EPYC 9354, 8 cores",
+            "torch 2.8.0",
+            "Proven 2.40 times as fast",
+            "95\u00a0% interval 2.36–2.44",
+            "hotlap run python train.py --epochs 3",
+        ):
+            assert part in first, part
+
+    def test_where_nothing_won_the_first_screen_says_where_the_time_goes(self):
+        first = tuned(tunings.no_speedup()).partition("Step time, before and after")[0]
+        assert "of each step waits for data" in first
+        assert "data-wait (data.py:31)" in first
+
+    def test_a_rule_that_many_rows_share_is_told_once(self):
+        text = tuned(tunings.large())
+        assert text.count("<small>losses bit-equal") <= 1
+
     def test_every_part_of_the_report_is_there(self):
         headings = re.findall(r"<h2[^>]*>(.*?)</h2>", tuned(tunings.faster()))
         assert headings == [
+            "What to type next",
             "Step time, before and after",
             "What was tried",
             "What was compared",
@@ -192,6 +215,12 @@ class TestAppearance:
     @pytest.mark.parametrize(("ink", "ground"), PAIRS)
     def test_text_has_enough_contrast(self, ink, ground, which):
         assert contrast(COLOURS[ink][which], COLOURS[ground][which]) >= 4.5
+
+    @pytest.mark.parametrize("which", [0, 1], ids=["light", "dark"])
+    def test_neighbouring_parts_of_a_step_differ_in_grey(self, which):
+        usual = ("data", "copy", "forward", "backward", "optimizer", "sync", "garbage", "rest")
+        for left, right in itertools.pairwise(usual):
+            assert contrast(COLOURS[left][which], COLOURS[right][which]) >= 1.15, (left, right)
 
     @pytest.mark.parametrize("which", [0, 1], ids=["light", "dark"])
     def test_lines_in_pictures_have_enough_contrast(self, which):

@@ -53,6 +53,13 @@ def paragraph(words: str, style: str = "") -> str:
     return f"<p{_styled(style)}>{text(words)}</p>" if words else ""
 
 
+def subject(named: Iterable[tuple[str, str]]) -> str:
+    """Say what was measured, and where: the command and the machine, of the facts at the end of the page."""
+    known = dict(named)
+    told = "".join(f"<span>{text(known[name])}</span>" for name in ("machine", "versions") if known.get(name))
+    return f'<p class="subject"><code>{text(known.get("command", ""))}</code>{told}</p>'
+
+
 def bullets(items: Iterable[str], ordered: bool = False) -> str:
     inside = "".join(f"<li>{text(item)}</li>" for item in items)
     tag = "ol" if ordered else "ul"

@@ -11,12 +11,21 @@ COLOURS = {
     "rule": ("#dde1e6", "#30363e"),
     "accent": ("#0b5cad", "#6cb0f5"),
     "on-accent": ("#ffffff", "#0b1622"),
-    "tone-0": ("#d5dbe2", "#3d4651"),
-    "tone-1": ("#e4e8ed", "#2e353d"),
-    "tone-2": ("#c6ced7", "#4a5562"),
+    # Parts of a step: hues that the colour-blind tell apart, and neighbours that differ in lightness on grey paper.
+    "data": ("#f0a27a", "#93502a"),
+    "copy": ("#f9e3a0", "#4f400c"),
+    "forward": ("#86bbe8", "#2c629a"),
+    "backward": ("#d6ddfa", "#343a78"),
+    "optimizer": ("#76c4a8", "#24705b"),
+    "sync": ("#f7d3e6", "#5f2a4c"),
+    "garbage": ("#c4bb6c", "#6c6630"),
+    "rest": ("#e0e4e9", "#3a424c"),
+    "span": ("#b7a2e6", "#5f4b9e"),
     "noise": ("#dfe5ec", "#2b333c"),
     "mark": ("#6b737d", "#8b949f"),  # lines in pictures, never text
 }
+
+PARTS = ("data", "copy", "forward", "backward", "optimizer", "sync", "garbage", "rest", "span")
 
 # Text colour and the background it is drawn on.
 PAIRS = (
@@ -26,10 +35,8 @@ PAIRS = (
     ("soft", "wash"),
     ("accent", "paper"),
     ("on-accent", "accent"),
-    ("ink", "tone-0"),
-    ("ink", "tone-1"),
-    ("ink", "tone-2"),
     ("soft", "noise"),
+    *(("ink", part) for part in PARTS),
 )
 
 
@@ -47,7 +54,7 @@ main,.top{max-width:1200px;margin:0 auto;padding:0 24px}
 .top{display:flex;flex-wrap:wrap;gap:4px 12px;align-items:baseline;padding-top:28px;color:var(--soft);font-size:14px}
 .mark{color:var(--accent);font-weight:650;font-size:16px}
 .meta{margin-left:auto;overflow-wrap:anywhere}
-h1{font-size:clamp(24px,3.4vw,38px);line-height:1.2;font-weight:620;letter-spacing:-.015em;margin:28px 0 12px;
+h1{font-size:clamp(24px,3.4vw,38px);line-height:1.2;font-weight:620;letter-spacing:-.015em;margin:10px 0 12px;
 max-width:30em;text-wrap:balance}
 h2{font-size:21px;line-height:1.3;font-weight:620;letter-spacing:-.005em;margin:0 0 14px}
 h3{font-size:15px;font-weight:620;margin:24px 0 6px}
@@ -57,6 +64,8 @@ p{margin:0 0 10px;max-width:74ch}
 ul,ol{margin:0 0 12px;padding-left:1.25em;max-width:74ch}
 li{margin:2px 0}
 .lead{color:var(--soft);font-size:17px}
+.subject{display:flex;flex-wrap:wrap;gap:2px 20px;max-width:none;margin:22px 0 0;color:var(--soft);font-size:14px}
+.subject code{color:var(--ink);overflow-wrap:anywhere}
 .note{color:var(--soft);font-size:14px;margin-top:6px}
 code,.line{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono",monospace;font-size:.9em}
 .unseen{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
@@ -119,14 +128,12 @@ figcaption b{font-weight:620;white-space:nowrap}
 svg text{font-family:inherit;font-size:13px;fill:var(--ink)}
 .bar svg{overflow:hidden}
 .seg{stroke:var(--paper);stroke-width:2}
-.tone-0{fill:var(--tone-0)}.tone-1{fill:var(--tone-1)}.tone-2{fill:var(--tone-2)}
+@parts@
 .after{fill:var(--accent)}
 .phases{list-style:none;padding:0;margin:14px 0 0;max-width:480px;font-size:15px}
 .phases li{display:grid;grid-template-columns:28px minmax(0,1fr) auto 5ch;gap:0 14px;align-items:baseline;margin:0;
 padding:6px 0;border-bottom:1px solid var(--rule)}
 .phases .key{display:inline-block;text-align:center;font-size:13px;border-radius:3px;color:var(--ink)}
-.phases .key.tone-0{background:var(--tone-0)}.phases .key.tone-1{background:var(--tone-1)}
-.phases .key.tone-2{background:var(--tone-2)}
 .phases .share{text-align:right;color:var(--soft)}
 .tick,.grid{stroke:var(--rule)}
 .tick{stroke:var(--mark)}
@@ -189,7 +196,8 @@ STYLE = (
     + _GROUND
     + _FIGURES
     + _TABLES
-    + _PICTURES
+    + _PICTURES.replace("@parts@", "".join(f".seg.{part}{{fill:var(--{part})}}" for part in PARTS))
+    + "".join(f".key.{part}{{background:var(--{part})}}" for part in PARTS)
     + _NARROW
     + _PAPER
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hotlap.records.figures import number
 from hotlap.report.shared.html import text
+from hotlap.report.shared.html_style import PARTS
 from hotlap.report.shared.parts import Bars, Segment
 from hotlap.report.shared.svg import across, box, picture
 
 HEIGHT = 40
 NAMED, NUMBERED = 0.17, 0.035  # share of the width: a narrower segment shows only its number, or nothing
-TONES = 3  # neutral tones, used alternately
 
 
 def phases(segments: tuple[Segment, ...], share: float = 1.0) -> str:
@@ -34,15 +34,19 @@ def _segment(i: int, segment: Segment, at: float, width: float) -> str:
     tip = f"<title>{text(segment.name)}: {number(segment.ms)} ms, {segment.percent} %</title>"
     return (
         f'<svg x="{across(at)}" width="{across(width)}" height="{HEIGHT}">{tip}'
-        f'<rect class="seg tone-{i % TONES}" width="100%" height="100%"/>{inside}</svg>'
+        f'<rect class="seg {colour(segment)}" width="100%" height="100%"/>{inside}</svg>'
     )
+
+
+def colour(segment: Segment) -> str:
+    return segment.phase if segment.phase in PARTS else "span"
 
 
 def before(bars: Bars, longest: float) -> str:
     share = (bars.before_ms or 0.0) / longest
     if bars.segments:
         return phases(bars.segments, share)
-    return picture(HEIGHT, f"Before: {number(bars.before_ms)} ms", box(0, 0, share, HEIGHT, "seg tone-0"), "bar")
+    return picture(HEIGHT, f"Before: {number(bars.before_ms)} ms", box(0, 0, share, HEIGHT, "seg rest"), "bar")
 
 
 def after(bars: Bars, longest: float) -> str:
@@ -57,7 +61,7 @@ def longest(bars: Bars) -> float:
 def phase_list(segments: tuple[Segment, ...]) -> str:
     """List the phases of a step with their numbers in the bar."""
     inside = "".join(
-        f'<li><span class="key tone-{i % TONES}">{i + 1}</span><span>{text(segment.name)}</span>'
+        f'<li><span class="key {colour(segment)}">{i + 1}</span><span>{text(segment.name)}</span>'
         f'<span>{number(segment.ms)} ms</span><span class="share">{segment.percent or "&lt;1"} %</span></li>'
         for i, segment in enumerate(segments)
     )

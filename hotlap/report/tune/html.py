@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hotlap.records.figures import number
 from hotlap.report.shared import svg_bars
 from hotlap.report.shared.figures import ratio, times
-from hotlap.report.shared.html import bullets, document, facts, paragraph, section, table, text, titled
+from hotlap.report.shared.html import bullets, document, facts, paragraph, section, subject, table, text, titled
 from hotlap.report.shared.parts import Bars
 from hotlap.report.shared.svg_bars import phase_list
 from hotlap.report.tune import svg_curves, svg_forest
@@ -37,9 +37,11 @@ def draw(page: TunePage) -> str:
 
 
 def _sections(page: TunePage) -> Iterator[str]:
+    yield subject(page.footer)
     yield f"<h1>{text(page.sentence)}</h1>"
     yield from (paragraph(detail, "lead") for detail in page.details)
     yield figures(page.figures, proven=page.state == FASTER)
+    yield section("What to type next", commands(page.next_steps))
     yield section("Step time, before and after", _bars(page.bars), _beside(page))
     yield section("What was tried", _forest(page), titled("Not tried", table(page.not_tried, caption=False)))
     yield section(
@@ -105,7 +107,10 @@ def _forest(page: TunePage) -> str:
         '<th scope="col" role="columnheader" class="why">result</th>'
     )
     rows = [_edge(page, axis, page.noise, NOISE, "sets the noise band")]
-    rows += [_row(page, axis, row) for row in page.rows]
+    told: set[str] = set()  # a rule that several rows share is spelled out once
+    for row in page.rows:
+        rows.append(_row(page, axis, row, "" if row.rule in told else row.rule))
+        told.add(row.rule)
     rows.append(_edge(page, axis, page.together, TOGETHER, "the final trial, against the baseline"))
     # Roles are explicit because some browsers drop them from a table laid out as a grid, as on a phone.
     return (
@@ -141,10 +146,10 @@ def _edge(page: TunePage, axis: Axis, interval: Interval | None, name: str, why:
     return _cells(f"<b>{text(name)}</b>", plot, _speed(interval, None), "", f"<small>{text(why)}</small>", "edge")
 
 
-def _row(page: TunePage, axis: Axis, row: Row) -> str:
+def _row(page: TunePage, axis: Axis, row: Row, rule: str) -> str:
     name = f"<b>{text(row.name)}</b><small>{text(' · '.join(filter(None, (row.code, row.risk))))}</small>"
     plot = svg_forest.row(page, axis, row.alone, row.stacked, strong=row.state == KEPT)
-    gate = f"{text(row.gate)}{_small(row.rule)}{_small(row.gate_why if row.gate != 'passed' else '')}"
+    gate = f"{text(row.gate)}{_small(rule)}{_small(row.gate_why if row.gate != 'passed' else '')}"
     style = "state state-kept" if row.state == KEPT else "state"
     why = f'<span class="{style}">{text(row.state)}</span>{_small(row.why)}{"".join(map(_small, row.notes))}'
     return _cells(name, plot, _speed(row.alone, row.stacked), gate, why)
