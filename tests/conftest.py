@@ -48,6 +48,7 @@ def worker_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the thorough tests too")
+    parser.addoption("--commit-views", action="store_true", help="write tests/report/committed anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
