@@ -435,9 +435,9 @@ class TestCoverage:
 
     def test_every_format_says_what_was_not_covered_and_which_files_were_restored(self):
         page = page_of(self.tuned())
-        terminal = Console(width=200, record=True, file=io.StringIO())
+        terminal = Console(width=200, file=io.StringIO())
         tune_terminal.draw(page, terminal)
-        for text in (terminal.export_text(), tune_markdown.draw(page), html_tune.draw(page)):
+        for text in (terminal.file.getvalue(), tune_markdown.draw(page), html_tune.draw(page)):
             assert "Anything after 70 steps" in text
             assert "tokenizer.json was overwritten" in text
             assert "\x1b[31m" not in text

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import table as rich_table
 from rich.console import Console
+from rich.text import Text
 
 from hotlap.records.codec import to_json
 from hotlap.records.decisions import BlockTrial, Decisions
 from hotlap.records.plan import Outcome
-from hotlap.records.visible import visible
-from hotlap.report.shared.html import document, paragraph, section, table
+from hotlap.records.visible import everywhere, visible
+from hotlap.report.shared.html import document, paragraph, section, table, text
 from hotlap.report.shared.parts import Column, Table
+from hotlap.report.shared.terminal import draw_table, in_its_encoding, show
 
 FIGURES = ("times as fast", "blocks", "cost")
 COLUMNS = ("tried", "on top of", "times as fast", "blocks", "cost", "result")
+EXTRA = ("on top of", "blocks", "cost")
 
 
 def headline(decisions: Decisions) -> str:
@@ -48,7 +50,7 @@ def rows(decisions: Decisions) -> list[tuple[str, ...]]:
     return [
         (
             ", ".join(tried.names),
-            ", ".join(tried.on_top_of) or "the unchanged program",
+            ", ".join(tried.on_top_of) or "nothing",
             _times(tried),
             f"{len(tried.without)} + {len(tried.with_)}",
             _ms(tried.cost),
@@ -67,15 +69,34 @@ def _times(tried: BlockTrial) -> str:
 
 
 def terminal(decisions: Decisions, outcomes: Sequence[Outcome], console: Console) -> None:
-    console.print(headline(decisions))
-    console.print(account(decisions))
-    if decisions.tried:
-        drawn = rich_table.Table(*COLUMNS)
-        for row in rows(decisions):
-            drawn.add_row(*row)
-        console.print(drawn)
-    for outcome in outcomes:
-        console.print(visible(f"{outcome.status}: {outcome.name} ({outcome.why})"), markup=False)
+    in_its_encoding(console, lambda: _draw(everywhere(decisions), everywhere(outcomes), console))
+
+
+def _draw(decisions: Decisions, outcomes: Sequence[Outcome], console: Console) -> None:
+    show(console, Text(headline(decisions), "bold green" if decisions.on else "bold"))
+    show(console, Text(account(decisions), "dim"))
+    for shown in (tried(decisions), outcome_table(outcomes)):
+        if shown.rows:
+            console.print()
+            draw_table(shown, console)
+
+
+def tried(decisions: Decisions) -> Table:
+    return Table(
+        title="What was tried",
+        columns=tuple(Column(name, figures=name in FIGURES, extra=name in EXTRA) for name in COLUMNS),
+        rows=tuple(rows(decisions)),
+        note="Times as fast: steps with it compared with steps without, in blocks of one training; [ ]: 95 % interval. "
+        "Blocks: how many without and with it. Cost: how much longer the steps of the trial took than without it.",
+    )
+
+
+def outcome_table(outcomes: Sequence[Outcome]) -> Table:
+    return Table(
+        title="Outcomes",
+        columns=(Column("optimisation"), Column("outcome"), Column("why")),
+        rows=tuple((outcome.name, outcome.status, outcome.why) for outcome in outcomes),
+    )
 
 
 def markdown(decisions: Decisions, outcomes: Sequence[Outcome]) -> str:
@@ -86,21 +107,11 @@ def markdown(decisions: Decisions, outcomes: Sequence[Outcome]) -> str:
 
 
 def html(decisions: Decisions, outcomes: Sequence[Outcome], run: str) -> str:
-    tried = Table(
-        title="What was tried",
-        columns=tuple(Column(name, figures=name in FIGURES) for name in COLUMNS),
-        rows=tuple(rows(decisions)),
-        note="Times as fast: steps with it compared with steps without, in blocks of one training; [ ]: 95 % interval. "
-        "Blocks: how many without and with it. Cost: how much longer the steps of the trial took than without it.",
-    )
-    results = Table(
-        title="Outcomes",
-        columns=(Column("optimisation"), Column("outcome"), Column("why")),
-        rows=tuple((outcome.name, outcome.status, outcome.why) for outcome in outcomes),
-    )
+    trials, results = tried(decisions), outcome_table(outcomes)
     body = [
-        section("What was decided", paragraph(headline(decisions)), paragraph(account(decisions))),
-        section(tried.title, table(tried, caption=False) or paragraph("Nothing: the training ended first.")),
+        f"<h1>{text(headline(decisions))}</h1>",
+        paragraph(account(decisions), "lead"),
+        section(trials.title, table(trials, caption=False) or paragraph("Nothing: the training ended first.")),
         section(results.title, table(results, caption=False)),
     ]
     return document(f"hotlap run {run}", "run", run, "\n".join(body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import rich.box
@@ -48,18 +49,29 @@ ASCII = str.maketrans(
 )
 
 
+# Between a number and its unit while lines are broken, since rich breaks them at every space, the unbreakable too.
+GLUE = "\ue000"
+UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|min|h|d|MB|GB|samples/s|steps?|processes|cores)\b|%)")
+
+
 def in_its_encoding(console: Console, draw_all: Callable[[], None]) -> None:
-    if console.encoding.lower().startswith("utf"):
-        draw_all()
-        return
     with console.capture() as captured:
         draw_all()
-    text = captured.get().translate(ASCII)
-    console.file.write(text.encode(console.encoding, "replace").decode(console.encoding))
+    text = captured.get().replace(GLUE, " ")
+    if not console.encoding.lower().startswith("utf"):
+        text = text.translate(ASCII).encode(console.encoding, "replace").decode(console.encoding)
+    console.file.write(text)
+    console.file.flush()
+
+
+def glued(text: str, style: str = "") -> Text:
+    """Return the text with each number kept on one line with its unit."""
+    return Text(UNIT.sub(GLUE, text), style)
 
 
 def show(console: Console, text: Text) -> None:
     if text.plain:
+        text.plain = UNIT.sub(GLUE, text.plain)
         console.print(text, highlight=False)
 
 
@@ -135,8 +147,6 @@ def draw_table(table: Table, console: Console) -> None:
         show_edge=False,
         pad_edge=False,
         padding=(0, 1),
-        caption=Text(table.note, "dim") if table.note else None,
-        caption_justify="left",
     )
     visible = [i for i, column in enumerate(table.columns) if console.width >= ROOMY or not column.extra]
     for column in (table.columns[i] for i in visible):
@@ -148,8 +158,9 @@ def draw_table(table: Table, console: Console) -> None:
             min_width=column.minimum,
         )
     for i, row in enumerate(table.rows):
-        drawn.add_row(*(Text(row[j]) for j in visible), style="bold red" if i == table.marked else None)
+        drawn.add_row(*(glued(row[j]) for j in visible), style="bold red" if i == table.marked else None)
     console.print(drawn)
+    show(console, Text(table.note, "dim"))
 
 
 def draw_list(console: Console, title: str, items: tuple[str, ...], numbered: bool = False) -> None:
@@ -161,7 +172,7 @@ def draw_list(console: Console, title: str, items: tuple[str, ...], numbered: bo
     grid.add_column(no_wrap=True, justify="right")
     grid.add_column(overflow="fold")
     for i, item in enumerate(items, 1):
-        grid.add_row(Text(f"{i}." if numbered else "-", "dim"), Text(item))
+        grid.add_row(Text(f"{i}." if numbered else "-", "dim"), glued(item))
     console.print(grid)
 
 
@@ -170,5 +181,5 @@ def pairs(named: tuple[tuple[str, str], ...]) -> rich.table.Table:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, text in named:
-        grid.add_row(Text(name, "dim"), Text(text, "dim"))
+        grid.add_row(Text(name, "dim"), glued(text, "dim"))
     return grid
