@@ -25,6 +25,7 @@ _SUBJECTS = {
     "channels-last": ("channels-last",),
     "anomaly-mode": ("anomaly-mode",),
 }
+_MEASURED = ("loader-workers", "loader-persistent", "loader-prefetch")
 _EASE = {applicability: rank for rank, applicability in enumerate(Applicability)}  # safe first
 _FLAGS = {Applicability.SAFE: " --fix", Applicability.UNSAFE: " --fix --unsafe"}
 
@@ -80,7 +81,9 @@ def _with(finding: Finding, there: list[ScanFinding], about: list[ScanFinding]) 
     named = ", ".join(dict.fromkeys(f"{pattern.code} {pattern.name}" for pattern in every))
     advice = "; ".join(dict.fromkeys(map(repair, there))) if there else finding.advice
     for pattern in about[:2]:
-        advice += f"; {pattern.path.rpartition('/')[2]}:{pattern.line}: {repair(pattern)}"
+        at = f"{pattern.path.rpartition('/')[2]}:{pattern.line}"
+        # The finding's own advice has measured numbers; the repair of the same setting would name others.
+        advice += f"; there: {at}" if pattern.name in _MEASURED else f"; {at}: {repair(pattern)}"
     return replace(
         finding,
         evidence=f"{finding.evidence}; in the source: {named}",

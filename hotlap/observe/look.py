@@ -6,7 +6,7 @@ import _thread
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,20 +50,16 @@ class LineSampler:
         self._stacks.close()
         self._over.set()
 
-    def rows(self, step_ms: float) -> tuple[HotLine, ...]:
-        total = sum(self._samples.values())
+    def rows(self, step_ms: float, shares: Mapping[str, float]) -> tuple[HotLine, ...]:
+        """Divide the time of each phase, as measured in the timed window, among the lines that were seen in it."""
+        seen: Counter[str] = Counter()
+        for (_, phase), count in self._samples.items():
+            seen[phase] += count
         rows = []
-        for (call, phase), count in self._samples.most_common(KEEP):
-            share = count / total
-            rows.append(
-                HotLine(
-                    **call._asdict(),
-                    phase=phase,
-                    share=share,
-                    ms_per_step=share * step_ms,
-                )
-            )
-        return tuple(rows)
+        for (call, phase), count in self._samples.items():
+            share = shares.get(phase, 0.0) * count / seen[phase]
+            rows.append(HotLine(**call._asdict(), phase=phase, share=share, ms_per_step=share * step_ms))
+        return tuple(sorted(rows, key=lambda row: -row.share)[:KEEP])
 
 
 class Tracer:

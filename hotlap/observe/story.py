@@ -191,7 +191,7 @@ class Story:
 
     def _watch(self, at: int, watching: bool) -> None:
         if self.syncs is not None:
-            self.syncs.watching = watching
+            self.syncs.watch(watching)
 
     def _sync_begins(self, at: int, note: Any) -> None:
         nested = any(began is not None for began in self._syncs_open)

@@ -67,7 +67,7 @@ def _observation(known: AgentState, tally: Tally, complete: bool) -> Observation
         shares=tally.shares(known.story.clock.names),
         syncs=_syncs(known, tally),
         copies=known.story.copies.rows(tally.steps_seen) if known.story.copies and tally.steps_seen else (),
-        hot_lines=_hot_lines(known, step_ms),
+        hot_lines=_hot_lines(known, tally),
         spans=_spans(tally, steps),
         losses=known.losses.values(may_wait=finished),
         loaders=tuple(seen.record() for seen in known.loaders.seen),
@@ -92,11 +92,11 @@ def _syncs(known: AgentState, tally: Tally) -> tuple[Sync, ...]:
     return known.story.syncs.rows(tally.steps_seen, known.story.steps.optimizer_steps / closed)
 
 
-def _hot_lines(known: AgentState, step_ms: tuple[float, ...]) -> tuple[HotLine, ...]:
-    lines = known.look.lines
-    if lines is None or (known.state == LOOKING and not known.ending):
+def _hot_lines(known: AgentState, tally: Tally) -> tuple[HotLine, ...]:
+    lines, step_ms = known.look.lines, tally.step_ms()
+    if lines is None or not step_ms or (known.state == LOOKING and not known.ending):
         return ()
-    return lines.rows(sum(step_ms) / len(step_ms) if step_ms else 0.0)
+    return lines.rows(sum(step_ms) / len(step_ms), tally.shares(known.story.clock.names))
 
 
 def _spans(tally: Tally, steps: int) -> tuple[Span, ...]:

@@ -39,7 +39,8 @@ class Syncs:
     """Keeps two counts: one of the timed window, and one of watched steps outside it.
 
     On CUDA the wait is timed; only masks, which are too common to watch while timing, are counted outside. On a CPU
-    nothing waits, so everything is counted outside and costs the timed window nothing.
+    nothing waits, so everything is counted outside and costs the timed window nothing. Outside, calls are counted by
+    whole steps, from one optimizer step to the next: of few steps, half a step more would show.
     """
 
     def __init__(self, on_cuda: bool) -> None:
@@ -47,6 +48,7 @@ class Syncs:
         self.timing = self.watching = False
         self._timed: dict[SyncKey, list[int]] = {}
         self._outside: dict[SyncKey, list[int]] = {}
+        self._since_step: dict[SyncKey, list[int]] = {}  # outside, since the last optimizer step
         self._steps_outside = 0  # of optimizers
         self._keys: dict[tuple[CodeType, int, str], SyncKey] = {}  # of the user's own lines
         self._on_host: weakref.ref[Any] | None = None  # the last result of .cpu(), which is free to read
@@ -72,13 +74,18 @@ class Syncs:
     def count(self, key: SyncKey, spent: int) -> None:
         if not (self.on_cuda if self.timing else self.watching):
             return
-        row = (self._timed if self.timing else self._outside).setdefault(key, [0, 0])
-        row[0] += 1
-        row[1] += spent
+        _add(self._timed if self.timing else self._since_step, key, 1, spent)
+
+    def watch(self, watching: bool) -> None:
+        self.watching = watching
+        self._since_step.clear()
 
     def optimizer_stepped(self) -> None:
         if self.watching and not self.timing:
             self._steps_outside += 1
+            for key, (calls, spent) in self._since_step.items():
+                _add(self._outside, key, calls, spent)
+            self._since_step.clear()
 
     def rows(self, steps: float, optimizer_steps_a_step: float) -> tuple[Sync, ...]:
         rows = self._rows(self._timed, steps) if steps else []
@@ -100,6 +107,12 @@ class Syncs:
             )
             for key, (calls, spent) in table.items()
         ]
+
+
+def _add(table: dict[SyncKey, list[int]], key: SyncKey, calls: int, spent: int) -> None:
+    row = table.setdefault(key, [0, 0])
+    row[0] += calls
+    row[1] += spent
 
 
 class Copies:

@@ -158,6 +158,17 @@ def test_syncs_counted_outside_the_window_are_divided_by_its_own_steps():
     assert all(row.waits for row in rows)
 
 
+def test_a_read_once_a_step_is_counted_once_a_step_where_the_last_step_is_cut_off():
+    syncs = Syncs(on_cuda=False)
+    syncs.watch(True)
+    for _ in range(3):
+        syncs.count(noted(syncs, "item", cuda=False), 0)
+        syncs.optimizer_stepped()
+    syncs.count(noted(syncs, "item", cuda=False), 0)
+    (row,) = syncs.rows(steps=0, optimizer_steps_a_step=1.0)
+    assert (row.calls, row.per_step) == (3, 1.0)
+
+
 def test_on_cpu_nothing_is_counted_in_the_timed_window():
     """A sync already on the tape when the window begins is not counted either: it would appear as a rare sync."""
     syncs = Syncs(on_cuda=False)
