@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from hotlap.records.progress import STATE_NAMES, TIMING, Progress
 from hotlap.records.visible import visible
+from hotlap.workflows.profile import OBSERVING
 
 EVERY = 0.25  # seconds: the line shares the terminal with the command's own output
 Line = TypeVar("Line", bound="StatusLine")
@@ -47,16 +48,19 @@ class StatusLine:
 
 
 class LiveLine(StatusLine):
-    """Shows how far the command is."""
+    """Shows how far the second run of a command is, whose output is hidden.
+
+    Nothing is drawn while the command writes to the terminal: neither knows where the other left the cursor.
+    """
 
     _timing_since: float | None = None
 
     def update(self, stage: str, progress: Progress | None, elapsed: float) -> None:
-        if self.is_due():
-            self.draw(self.text(stage, progress, elapsed, time.monotonic()))
+        if stage != OBSERVING and self.is_due():
+            self.draw(self.text(progress, elapsed, time.monotonic()))
 
-    def text(self, stage: str, progress: Progress | None, elapsed: float, now: float) -> str:
-        what = "hotlap" if stage == "observing" else "hotlap, second run on one cached batch"
+    def text(self, progress: Progress | None, elapsed: float, now: float) -> str:
+        what = "hotlap, second run on one cached batch"
         if progress is None:
             return f"{what}: waiting for torch, {elapsed:.0f} s"
         if progress.state != TIMING:

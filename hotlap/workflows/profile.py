@@ -32,6 +32,7 @@ from hotlap.records.progress import Progress
 from hotlap.records.session import Session
 
 AGENT = "hotlap.observe.agent:start"
+OBSERVING, CEILING = "observing", "ceiling"  # stages; the output of the command is hidden in the second
 OnStage = Callable[[str, Progress | None, float], None]
 
 
@@ -65,7 +66,7 @@ def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
     if options.on_created is not None:
         options.on_created(run)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    observation, ending = _observe(options, run, "observing", on_stage)
+    observation, ending = _observe(options, run, OBSERVING, on_stage)
     try:
         return _finish(options, run, replace(observation, started=started), ending, on_stage)
     except RunFolderUnwritable as error:
@@ -152,7 +153,7 @@ def _ceiling(options: ProfileOptions, observation: Observation, run: store.Run, 
     if reason is not None:
         return Ceiling(samples_per_second=None, step_ms=(), note=reason)
     try:
-        seen, _ = _observe(replace(options, trace=False), run, "ceiling", on_stage, ceiling=True)
+        seen, _ = _observe(replace(options, trace=False), run, CEILING, on_stage, ceiling=True)
     except HotlapError as error:
         return Ceiling(samples_per_second=None, step_ms=(), note=f"the second run made no training step: {error}")
     return Ceiling(samples_per_second=seen.samples_per_second, step_ms=seen.step_ms, note=None)
