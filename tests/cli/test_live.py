@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import sys
 
-import pytest
-
 from hotlap.cli.live import LiveLine
 from hotlap.records.progress import TIMING, Progress
 from hotlap.workflows.profile import CEILING, OBSERVING
@@ -19,20 +17,21 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch) -> Terminal:
+def on_terminal(monkeypatch) -> Terminal:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     return terminal
 
 
-def test_nothing_is_drawn_while_the_program_writes_to_the_terminal(terminal):
+def test_nothing_is_drawn_while_the_program_writes_to_the_terminal(monkeypatch):
+    terminal = on_terminal(monkeypatch)
     with LiveLine(enabled=True) as line:
         line.update(OBSERVING, MEASURING, 3.0)
     assert terminal.getvalue() == ""
 
 
-def test_a_run_whose_output_is_hidden_shows_how_far_it_is(terminal):
+def test_a_run_whose_output_is_hidden_shows_how_far_it_is(monkeypatch):
+    terminal = on_terminal(monkeypatch)
     with LiveLine(enabled=True, every=0.0) as line:
         line.update(CEILING, None, 2.0)
         line.update(CEILING, MEASURING, 3.0)
