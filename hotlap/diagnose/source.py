@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hotlap.diagnose.sentences import listed
 from hotlap.records.diagnosis import Diagnosis, Finding, SourcePattern
 from hotlap.records.observation import CodeLine, Observation
 from hotlap.records.scan_finding import Applicability, Frequency, Scan, ScanFinding
@@ -80,16 +81,21 @@ def _with(finding: Finding, there: list[ScanFinding], about: list[ScanFinding]) 
         return finding
     named = ", ".join(dict.fromkeys(f"{pattern.code} {pattern.name}" for pattern in every))
     advice = "; ".join(dict.fromkeys(map(repair, there))) if there else finding.advice
-    for pattern in about[:2]:
-        at = f"{pattern.path.rpartition('/')[2]}:{pattern.line}"
-        # The finding's own advice has measured numbers; the repair of the same setting would name others.
-        advice += f"; there: {at}" if pattern.name in _MEASURED else f"; {at}: {repair(pattern)}"
+    # The finding's own advice has measured numbers; the repair of the same setting would name others.
+    settings = [_at(pattern) for pattern in about if pattern.name in _MEASURED]
+    advice += f" (the loader is made in {listed(settings)})" if settings else ""
+    for pattern in [pattern for pattern in about if pattern.name not in _MEASURED][:2]:
+        advice += f"; {_at(pattern)}: {repair(pattern)}"
     return replace(
         finding,
         evidence=f"{finding.evidence}; in the source: {named}",
         advice=advice,
         scanned=tuple(map(_plain, every)),
     )
+
+
+def _at(pattern: ScanFinding) -> str:
+    return f"{pattern.path.rpartition('/')[2]}:{pattern.line}"
 
 
 def repair(finding: ScanFinding) -> str:

@@ -85,7 +85,7 @@ def test_advice_about_the_whole_program_joins_the_finding_it_concerns():
     workers = scanned(5, "D101", "loader-workers", repair="set num_workers", applicability="unsafe")
     found = diagnose(input_bound(), Scan((workers,)))
     (finding,) = [finding for finding in found.findings if finding.code == "data-wait"]
-    assert finding.advice.endswith("; there: train.py:5"), (
+    assert finding.advice.endswith(" (the loader is made in train.py:5)"), (
         "the number of workers is the one that fits what was measured"
     )
     assert finding.advice.startswith(
