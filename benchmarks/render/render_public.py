@@ -17,7 +17,10 @@ of plain's speed, as medians over rounds. *output* compares everything written, 
 except for bars, times and rates; it says nothing about a program that does not repeat itself when it is run twice.
 """
 OF_DATA = ("resident-data", "sample-cache", "whole-batch-fetch", "loader-persistent")  # what needs fetching to be pure
-NO_LOADER = "no effect: the moment it waits for never came"
+NO_LOADER = (
+    "no effect: never triggered in these steps",
+    "no effect: the moment it waits for never came",
+)  # now, earlier
 HEADINGS = ("program", "repository", "kinds", "arm", "first", "whole", "steady", "on at the end", "output")
 
 
@@ -93,7 +96,7 @@ def _summary(result: dict[str, Any]) -> str:
         whole = [against["whole"] for _, against in found if against["whole"]]
         steady = [against["steady"] for _, against in found if against["steady"]]
         read = [program["outcomes"][arm] for program, _ in found if program.get("outcomes", {}).get(arm)]
-        with_loader = [data for data in read if not data.get("resident-data", NO_LOADER).startswith(NO_LOADER)]
+        with_loader = [data for data in read if not data.get("resident-data", NO_LOADER[0]).startswith(NO_LOADER)]
         served = sum(any(data.get(name, "").startswith("applied") for name in OF_DATA) for data in with_loader)
         share = f" Of {len(with_loader)} with a DataLoader, {served} have data that is known to be pure and is cached."
         lines.append(

@@ -50,7 +50,7 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     """Find what slows training down in the source, and repair it.
 
     Reads PATHS (files or folders; by default the current folder) without importing or running them. Exit code 0:
-    nothing found, 1: something found, 2: an error.
+    nothing found, 1: something found, 2: an error, such as a file of PATHS that cannot be parsed.
     """
     _refuse_contradictions(options)
     request = _ScanRequest(paths or (".",), options)
@@ -63,7 +63,8 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
         return _write_baseline(request, result)
     left = request.new(result)
     click.echo(_rendered(left, request), nl=False)
-    return 1 if left.findings else 0
+    unread = {str(Path(file.path)) for file in result.unread}
+    return 1 if left.findings else 2 if unread & {str(Path(path)) for path in request.paths} else 0
 
 
 def _refuse_contradictions(options: dict[str, object]) -> None:
@@ -81,7 +82,7 @@ class _ScanRequest:
     """What to scan and how, from the command line and the project's settings."""
 
     def __init__(self, paths: tuple[str, ...], options: dict[str, object]) -> None:
-        self.options = options
+        self.paths, self.options = paths, options
         first = Path(paths[0])
         self.project = settings(first if first.is_dir() else first.parent)
         if self.project.unread:
@@ -148,7 +149,8 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _with(result: Scan, unread: list[Unread]) -> Scan:
-    return Scan(result.findings, (*unread, *result.unread), result.files, result.lines)
+    scanned = result.files - len(result.unread)
+    return Scan(result.findings, (*unread, *result.unread), scanned, result.lines)
 
 
 def _write_baseline(request: _ScanRequest, result: Scan) -> int:

@@ -96,7 +96,7 @@ class Site:
     def outcome(self) -> Outcome:
         status = self._status or Status.NO_EFFECT
         value = None if self.value is None else str(self.value)
-        why = self._why or "the moment it waits for never came"
+        why = self._why or "never triggered in these steps"
         return Outcome(name=self.name, code=self.code, status=status, why=why, value=value)
 
     # What the entry does

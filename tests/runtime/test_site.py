@@ -189,7 +189,7 @@ def test_two_stand_ins_nest_and_can_be_removed_in_any_order():
 def test_an_applied_outcome_stays_reported():
     site = site_of()
     assert site.outcome.status == "no effect"
-    assert site.outcome.why == "the moment it waits for never came"
+    assert site.outcome.why == "never triggered in these steps"
     site.refused("too big")
     assert (site.outcome.status, site.outcome.why) == ("refused", "too big")
     site.applied("one of two")

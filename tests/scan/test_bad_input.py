@@ -40,6 +40,14 @@ def test_a_file_that_cannot_be_scanned_is_reported_once(project, name, content, 
     assert scan(*TWO)[0] == 0
 
 
+def test_a_file_that_was_named_and_cannot_be_parsed_is_an_error(project):
+    (project / "broken.py").write_text("def f(:\n")
+    code, text = scan("broken.py")
+    assert code == 2
+    assert "Nothing found in 0 files." in text
+    assert scan("broken.py", "train.py")[0] == 1
+
+
 def test_circular_links_are_reported_and_not_followed(project):
     (project / "here").symlink_to(project, target_is_directory=True)
     (project / "self.py").symlink_to(project / "self.py")
