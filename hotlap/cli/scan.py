@@ -63,8 +63,8 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
         return _write_baseline(request, result)
     left = request.new(result)
     click.echo(_rendered(left, request), nl=False)
-    unread = {str(Path(file.path)) for file in result.unread}
-    return 1 if left.findings else 2 if unread & {str(Path(path)) for path in request.paths} else 0
+    not_scanned = {Path(file.path) for file in result.unread}
+    return 1 if left.findings else 2 if not_scanned & set(map(Path, request.paths)) else 0
 
 
 def _refuse_contradictions(options: dict[str, object]) -> None:
