@@ -24,6 +24,7 @@ from hotlap.observe.join import join, read_parts
 from hotlap.observe.supervise import CommandExit, supervise
 from hotlap.patch.voice import ears
 from hotlap.process.launch import resolve
+from hotlap.process.others import CoreSeconds, compete
 from hotlap.records.caution import Caution
 from hotlap.records.codec import SCHEMA
 from hotlap.records.diagnosis import Diagnosis
@@ -107,6 +108,7 @@ def _observe(
     folder = run.folder / stage
     session = _session(options, folder, ceiling)
     session_file = store.keep_session(folder, session)
+    before = CoreSeconds.now()
     ending, watch = supervise(
         options.command,
         session_file,
@@ -126,9 +128,9 @@ def _observe(
         processes=watch.processes(),
         gpus=watch.gpus(),
     )
-    if ending.stop_ignored:
-        observation = replace(observation, cautions=(*observation.cautions, Caution.STOP_IGNORED.name))
-    return observation, ending
+    more = {Caution.STOP_IGNORED: ending.stop_ignored, Caution.BUSY_MACHINE: compete(before, CoreSeconds.now())}
+    names = tuple(caution.name for caution, holds in more.items() if holds)
+    return replace(observation, cautions=(*observation.cautions, *names)), ending
 
 
 def _session(options: ProfileOptions, folder: Path, ceiling: bool) -> Session:

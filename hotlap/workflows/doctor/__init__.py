@@ -23,6 +23,7 @@ from hotlap.catalog import entries
 from hotlap.errors import RunFolderUnwritable
 from hotlap.observe.surroundings import cpu_name
 from hotlap.plan.needs import may_have_gpu
+from hotlap.process.others import CoreSeconds
 from hotlap.records.text_enum import TextEnum
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 6)
@@ -191,11 +192,11 @@ def _load() -> Iterator[Check]:
 
 
 def _busy_share() -> float:
-    import psutil
-
-    psutil.cpu_percent()
+    """Return the share of the usable cores that are busy while we sleep."""
+    before = CoreSeconds.now()
     time.sleep(LISTENING)
-    return float(psutil.cpu_percent()) / 100
+    after = CoreSeconds.now()
+    return 1.0 - (after.idle - before.idle) / max(after.all - before.all, 1e-9)
 
 
 def _governor(root: Path) -> Iterator[Check]:
