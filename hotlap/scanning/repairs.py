@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hotlap.analysis.edits import soundness
 from hotlap.analysis.parse import files
 from hotlap.analysis.parse.files import Source
 from hotlap.catalog import patterns
@@ -48,16 +49,30 @@ def repair(
     for _ in range(_ROUNDS):
         result = scan(list(current.values()), finding_filter, context)
         changed = False
+        unsound: list[ScanFinding] = []
         for path, findings in _by_file(result, unsafe).items():
             text = before.get(path) or _source_text(path)
-            new = _fixed_text(current[path].text or text, findings)
+            new, refused = _fixed_text(current[path].text or text, findings)
+            unsound += refused
             if new is not None:
                 before[path], changed = text, True
                 current[path] = replace(current[path], text=new)
         if not changed:
             break
     repaired = [FileRepair(path, text, current[path].text or text) for path, text in sorted(before.items())]
-    return [file for file in repaired if file.before != file.after], result
+    return [file for file in repaired if file.before != file.after], _without_repairs(result, unsound)
+
+
+def _without_repairs(result: Scan, unsound: Sequence[ScanFinding]) -> Scan:
+    """Return the scan with these findings as no longer repairable."""
+    left = {id(finding) for finding in unsound}
+    return replace(
+        result,
+        findings=tuple(
+            replace(finding, applicability=Applicability.DISPLAY_ONLY) if id(finding) in left else finding
+            for finding in result.findings
+        ),
+    )
 
 
 def repair_text(text: str, finding_filter: FindingFilter, unsafe: bool) -> str:
@@ -65,7 +80,7 @@ def repair_text(text: str, finding_filter: FindingFilter, unsafe: bool) -> str:
     _need_libcst()
     for _ in range(_ROUNDS):
         findings = _by_file(scan_text(text, finding_filter), unsafe)
-        new = _fixed_text(text, findings["train.py"]) if findings else None
+        new = _fixed_text(text, findings["train.py"])[0] if findings else None
         if new is None:
             break
         text = new
@@ -88,10 +103,26 @@ def _by_file(result: Scan, unsafe: bool) -> dict[str, list[ScanFinding]]:
     return grouped
 
 
-def _fixed_text(text: str, findings: Sequence[ScanFinding]) -> str | None:
-    """Return the text with its findings repaired, or None if nothing could be repaired or the result is not Python."""
+def _fixed_text(text: str, findings: Sequence[ScanFinding]) -> tuple[str | None, list[ScanFinding]]:
+    """Return the text with its findings repaired, or None if nothing changes, and the findings whose repair is unsound.
+
+    A repair that would leave the file broken or untidy is not made, and does not keep the others from being made.
+    """
+    new = _changed(text, findings)
+    if new is None or not soundness.flaws(text, new):
+        return new, []
+    sound: list[ScanFinding] = []
+    for finding in findings:
+        new = _changed(text, [*sound, finding])
+        if new is None or not soundness.flaws(text, new):
+            sound.append(finding)
+    return (_changed(text, sound) if sound else None), [finding for finding in findings if finding not in sound]
+
+
+def _changed(text: str, findings: Sequence[ScanFinding]) -> str | None:
     from libcst import ParserSyntaxError
 
+    from hotlap.analysis.edits.imports import without_orphans
     from hotlap.analysis.edits.place import Tree
 
     try:
@@ -103,9 +134,11 @@ def _fixed_text(text: str, findings: Sequence[ScanFinding]) -> str | None:
         fix = patterns.fix_of(finding.name)
         applied = (fix is not None and tree.apply(fix, finding)) or applied
     new = tree.code() if applied else text
-    if new == text or not isinstance(files.parse(Source("", "", False), new), files.ParsedFile):
-        return None
-    return new
+    try:
+        new = without_orphans(text, new)
+    except (SyntaxError, RecursionError):
+        return new  # refused by the check of all repairs
+    return None if new == text else new
 
 
 def _source_text(path: str) -> str:
