@@ -30,6 +30,9 @@ def _train(model, optimizer):
     for batch in range(10):
         model.weight.sum().backward()
         optimizer.step()
+
+
+print(gc.isenabled(), os.name)
 """
 RULES = patterns.rules()
 

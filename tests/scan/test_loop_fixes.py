@@ -146,7 +146,8 @@ def test_a_debugging_variable_is_removed_and_its_neighbours_stay():
     [('"4"', "torch.set_num_threads(4)"), ("str(count)", "torch.set_num_threads(count)"), ("count", None)],
 )
 def test_the_number_of_threads_is_given_to_torch_where_it_is_known(value, expected):
-    text = f'import os\nimport torch\n\n\ndef main(count):\n    os.environ["OMP_NUM_THREADS"] = {value}  # few\n'
+    text = f'import torch\nimport os\n\n\ndef main(count):\n    os.environ["OMP_NUM_THREADS"] = {value}  # few\n'
+    text += "    print(os.name)\n"
     after = fixed(text, "C113")
     assert after == (text if expected is None else text.replace(f'os.environ["OMP_NUM_THREADS"] = {value}', expected))
 

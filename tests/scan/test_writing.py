@@ -32,7 +32,7 @@ def test_encoding_line_endings_and_byte_order_mark_are_preserved(project):
     assert b"empty_cache" not in data
     assert data.count(b"\r\n") == data.count(b"\n") > 5
     marked = (project / "marked.py").read_bytes()
-    assert marked.startswith(b"\xef\xbb\xbfimport torch")
+    assert marked.startswith(b"\xef\xbb\xbfdef train")
     assert b"empty_cache" not in marked
 
 

@@ -15,7 +15,9 @@ def without_orphans(before: str, after: str) -> str:
     orphans = set(unused_imports(ast.parse(after))) - set(unused_imports(ast.parse(before)))
     if not orphans:
         return after
-    return cst.parse_module(after).visit(_Removal(orphans)).code
+    left = cst.parse_module(after).visit(_Removal(orphans)).code
+    mark = after[: after.startswith("\ufeff")]
+    return left if after[len(mark) :].startswith(("\n", "\r")) else mark + left.removeprefix(mark).lstrip("\r\n")
 
 
 class _Removal(cst.CSTTransformer):
@@ -23,11 +25,11 @@ class _Removal(cst.CSTTransformer):
         super().__init__()
         self.names = names
 
-    def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> Any:
-        return self._without(updated_node)
-
-    def leave_ImportFrom(self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom) -> Any:
-        return updated_node if isinstance(updated_node.names, cst.ImportStar) else self._without(updated_node)
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        star = isinstance(getattr(updated_node, "names", None), cst.ImportStar)
+        if isinstance(updated_node, cst.Import | cst.ImportFrom) and not star:
+            return self._without(updated_node)
+        return updated_node
 
     def _without(self, node: Any) -> Any:
         remaining = [alias for alias in node.names if _bound(alias) not in self.names]

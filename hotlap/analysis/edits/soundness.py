@@ -81,30 +81,29 @@ def _early(tree: ast.Module) -> Counter[str]:
     for scope in (tree, *(node for node in walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))):
         given = _arguments(scope)
         first: dict[str, int] = {}
-        reads: list[ast.Name] = []
-        for node in _own(scope):
-            if isinstance(node, ast.Name):
-                if isinstance(node.ctx, ast.Load):
-                    reads.append(node)
-                else:
-                    _set(first, node.id, node.lineno)
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                for alias in node.names:
-                    _set(first, (alias.asname or alias.name).partition(".")[0], node.lineno)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                _set(first, node.name, node.lineno)
-            elif isinstance(node, ast.ExceptHandler) and node.name:
-                _set(first, node.name, node.lineno)
-            elif isinstance(node, ast.Global | ast.Nonlocal):
+        nodes = list(_own(scope))
+        for node in nodes:
+            for name in _set_by(node):
+                first[name] = min(node.lineno, first.get(name, node.lineno))  # type: ignore[attr-defined]
+            if isinstance(node, ast.Global | ast.Nonlocal):
                 given |= set(node.names)
-        for read in reads:
-            if read.id not in given and read.lineno < first.get(read.id, 0):
-                found[read.id] += 1
+        found.update(
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno < first.get(node.id, 0)
+            if node.id not in given
+        )
     return found
 
 
-def _set(first: dict[str, int], name: str, line: int) -> None:
-    first[name] = min(line, first.get(name, line))
+def _set_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Name):
+        return [] if isinstance(node.ctx, ast.Load) else [node.id]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+    name = getattr(node, "name", None)
+    named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler)
+    return [name] if named and name else []
 
 
 def _arguments(scope: ast.AST) -> set[str]:

@@ -375,6 +375,8 @@ class Body(Expressions):
         self.stack = before
 
     def _rest(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            self.function.kept.append(UNKNOWN)  # whatever is set under these names
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.term(child)

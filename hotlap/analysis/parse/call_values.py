@@ -39,6 +39,7 @@ _NEXT = ("name", "next")
 _GETATTR = ("name", "getattr")
 _DEVICE = ("name", "torch.device")
 _TYPES = ("dtype", "memory_format", "copy")
+PUTS = frozenset(("append", "add", "extend", "insert", "update", "setdefault"))  # methods that put into a container
 
 
 def _goes_along(given: list[Term]) -> bool:
@@ -172,8 +173,14 @@ class ReadState:
 
     def _notice_put(self, function: ast.Attribute, arguments: list[Term]) -> None:
         """Note `self.hooks.append(hook)`."""
-        if function.attr in ("append", "add") and arguments and isinstance(function.value, ast.Attribute):
-            self.reader.put_attribute(self, function.value, arguments[-1])
+        if function.attr not in PUTS or not arguments:
+            return
+        if isinstance(function.value, ast.Attribute):
+            self.function.kept.append(arguments[-1])
+            if function.attr in ("append", "add"):
+                self.reader.put_attribute(self, function.value, arguments[-1])
+        elif isinstance(function.value, ast.Name) and function.value.id not in self.names:
+            self.function.kept.append(arguments[-1])
 
     def _notice_map(self, node: ast.Call, arguments: list[Term]) -> None:
         """Record that map(function, xs) calls the function with every x."""
@@ -188,6 +195,7 @@ class ReadState:
             if isinstance(differentiated, ast.Name):
                 self.names[differentiated.id] = TENSOR
         elif name in ("register_buffer", "register_parameter"):
+            self.function.kept.append(TENSOR)
             self.reader.register(self, node)
         elif name in ("to", "cuda"):
             self.function.moves |= getattr(function.value, "id", "") in self.function.parameters

@@ -298,6 +298,7 @@ class Expressions(ReadState):
                 self.assign(inner, unpacked(term, number, len(target.elts)), loop)
         elif isinstance(target, ast.Attribute):
             self.term(target.value)
+            self.function.kept.append(term)
             self.reader.assign_attribute(self, target, term)
         elif isinstance(target, ast.Subscript):
             self.term(target)
@@ -317,9 +318,12 @@ class Expressions(ReadState):
     def _put(self, container: ast.expr, term: Term) -> None:
         """Put a term into a container of this function, an enclosing function, the file, or the object."""
         if isinstance(container, ast.Attribute):
+            self.function.kept.append(term)
             self.reader.put_attribute(self, container, term)
         elif isinstance(container, ast.Name):
             name = container.id
+            if name not in self.names:
+                self.function.kept.append(term)
             place = self.names if name in self.names or self.outer is None else self.home(name)
             put(place, name, place.get(name, UNKNOWN), term)
 

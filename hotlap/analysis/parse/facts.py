@@ -97,6 +97,7 @@ class Function:
     no_grad: bool = False
     quiets: bool = False  # yields where no graph is recorded, as a context manager does
     generates: bool = False
+    kept: list[Term] = field(default_factory=list)  # what it leaves in objects, and in names outside of it
 
 
 @dataclass(slots=True)

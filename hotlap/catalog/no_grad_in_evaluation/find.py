@@ -11,6 +11,7 @@ from hotlap.analysis.frequency.single_evaluations import is_made_once
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated
 from hotlap.analysis.queries.evaluation import at_once, comprehended, evaluations, returns_tensors, runs_model
+from hotlap.analysis.queries.lasting import Leaves, hands_over, leaves
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency
 
@@ -27,30 +28,41 @@ def find(code: Code) -> Iterator[Found]:
         if node is None or node in seen or not code.hot(loop.body[0]) or _is_of_framework(code, loop):
             continue
         seen.add(node)
-        function = code.function(loop)
-        safe = around is not None and function is not None and not returns_tensors(code, function)
-        yield Found(
-            node,
-            _MESSAGE,
-            _REPAIR,
-            Applicability.SAFE if safe else Applicability.UNSAFE,
-            code.heat(loop.body[0]),
-            Confidence.MEDIUM,
-        )
+        yield Found(node, _MESSAGE, _REPAIR, _applicability(code, node), code.heat(loop.body[0]), Confidence.MEDIUM)
     for comprehension in comprehended(code):
         no_grad = _no_grad_around(code, comprehension)
         if no_grad is not None and no_grad not in seen and code.hot(comprehension.elt):
             seen.add(no_grad)
             yield Found(
-                no_grad, _MESSAGE, _REPAIR, Applicability.UNSAFE, code.heat(comprehension.elt), Confidence.MEDIUM
+                no_grad,
+                _MESSAGE,
+                _REPAIR,
+                _applicability(code, no_grad),
+                code.heat(comprehension.elt),
+                Confidence.MEDIUM,
             )
     for call in at_once(code):
         no_grad = _no_grad_around(code, call)
         if no_grad is not None and no_grad not in seen:
             seen.add(no_grad)
-            yield Found(no_grad, _MESSAGE, _REPAIR, Applicability.UNSAFE, code.heat(call), Confidence.MEDIUM)
+            yield Found(no_grad, _MESSAGE, _REPAIR, _applicability(code, no_grad), code.heat(call), Confidence.MEDIUM)
     yield from _around_calls(code, seen)
     yield from _in_steps(code, seen)
+
+
+def _found(code: Code, no_grad: ast.expr, node: ast.With | Definition) -> Found:
+    applicability = _applicability(code, no_grad)
+    return Found(no_grad, _MESSAGE, _REPAIR, applicability, code.heat(node.body[0]), Confidence.MEDIUM)
+
+
+def _applicability(code: Code, no_grad: ast.AST) -> Applicability:
+    """Judge by what may outlive the evaluation: a tensor made in inference_mode raises in a later backward pass."""
+    block = next(outer for outer in code.ancestors(no_grad) if isinstance(outer, ast.With | Definition))
+    handed = returns_tensors(code, block) if isinstance(block, Definition) else hands_over(code, block)
+    left = Leaves.TENSORS if handed else leaves(code, [block])
+    return {Leaves.NOTHING: Applicability.SAFE, Leaves.UNKNOWN: Applicability.UNSAFE}.get(
+        left, Applicability.DISPLAY_ONLY
+    )
 
 
 def _is_of_framework(code: Code, node: ast.AST) -> bool:
@@ -72,7 +84,7 @@ def _around_calls(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
             not is_function or _evaluates(code, node.body[0])
         ):
             seen.add(no_grad)
-            yield Found(no_grad, _MESSAGE, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
+            yield _found(code, no_grad, node)
 
 
 def _is_between(code: Code, node: ast.stmt) -> bool:
@@ -95,7 +107,7 @@ def _in_steps(code: Code, seen: set[ast.AST]) -> Iterator[Found]:
         if no_grad is None or no_grad in seen or not _is_step(code, node) or not runs_model(code, node):
             continue
         seen.add(no_grad)
-        yield Found(no_grad, _MESSAGE, _REPAIR, Applicability.UNSAFE, code.heat(node.body[0]), Confidence.MEDIUM)
+        yield _found(code, no_grad, node)
 
 
 def _no_grad_on(code: Code, node: ast.With | Definition) -> ast.expr | None:

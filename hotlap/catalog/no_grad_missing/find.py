@@ -10,6 +10,7 @@ from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, is_constant, last_name
 from hotlap.analysis.queries.evaluation import at_once, comprehended, evaluations, is_plain, returns_tensors, runs_model
+from hotlap.analysis.queries.lasting import Leaves, hands_over, leaves
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
 
@@ -17,6 +18,11 @@ WORDS = ("for ", "while ")
 ONLY_HOT = True
 _MESSAGE = "this evaluation records a graph for a backward pass that never comes"
 _REPAIR = "evaluate under torch.inference_mode()"
+_APPLICABILITY = {
+    Leaves.NOTHING: Applicability.SAFE,
+    Leaves.UNKNOWN: Applicability.UNSAFE,
+    Leaves.TENSORS: Applicability.DISPLAY_ONLY,
+}
 _READS = frozenset("item cpu numpy tolist detach argmax".split())  # reads of results, which discard their graph
 _EVALUATES = frozenset(  # words that mark a function as an evaluation, if it loops over batches without a backward pass
     "eval evaluate evaluation test testing valid validate validation val predict prediction inference infer score "
@@ -34,15 +40,15 @@ def find(code: Code) -> Iterator[Found]:
         if function is not None and _is_generator(function):
             continue
         confidence = None if in_eval_mode else Confidence.MEDIUM if _gives_up(code, loop, function) else Confidence.LOW
-        safe = function is not None and in_eval_mode and not returns_tensors(code, function) and _is_torch_named(code)
+        around = _around(code, loop, function) if in_eval_mode and _is_torch_named(code) else None
         yield Found(
             loop,
             _MESSAGE,
             _REPAIR,
-            Applicability.SAFE if safe else Applicability.DISPLAY_ONLY,
+            _APPLICABILITY[leaves(code, [around])] if around is not None else Applicability.DISPLAY_ONLY,
             _heat(code, loop.body[0]),
             confidence,
-            {"function": position_of(function, code.lines)} if function else {},
+            {"function": position_of(around, code.lines)} if isinstance(around, Definition) else {},
         )
     for node in comprehended(code):
         if not code.is_quiet(node) and code.hot(node.elt):
@@ -52,6 +58,13 @@ def find(code: Code) -> Iterator[Found]:
             yield Found(call, _MESSAGE, _REPAIR, confidence=Confidence.MEDIUM)
     for loop in _shared_loops(code):
         yield Found(loop, _MESSAGE, _REPAIR, heat=_heat(code, loop.body[0]), confidence=Confidence.MEDIUM)
+
+
+def _around(code: Code, loop: Repeated, function: Definition | None) -> Definition | Repeated | None:
+    """Return what can run without a graph: the whole function, or the loop alone if the function also trains."""
+    if function is not None and not returns_tensors(code, function) and leaves(code, [function]) is not Leaves.TENSORS:
+        return function
+    return None if hands_over(code, loop) else loop
 
 
 def _heat(code: Code, node: ast.AST) -> Heat:

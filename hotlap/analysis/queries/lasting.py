@@ -1,0 +1,149 @@
+"""Tells whether code that evaluates may leave a tensor behind, which raises if a later training step uses it.
+
+Tensors made in `inference_mode` can never take part in a backward pass, nor be changed in place outside of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from functools import lru_cache
+
+from hotlap.analysis.names.classes import Reference
+from hotlap.analysis.names.project import Project
+from hotlap.analysis.parse.call_values import PUTS
+from hotlap.analysis.parse.calls import BACKWARDS
+from hotlap.analysis.parse.terms import DEVICE, FILE, HOST_DEVICE, LOGGER, MODULE, WRITER, Term
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Repeated, last_name
+from hotlap.analysis.queries.evaluation import is_plain, returns_tensors
+
+_RUN_UNSEEN = ("forward", "__getitem__", "__iter__", "__next__", "__call__")  # by torch, whatever the call says
+_CACHES = ("lru_cache", "functools.cache", "cached_property")
+_HARMLESS = frozenset((DEVICE, HOST_DEVICE, FILE, LOGGER, WRITER, MODULE))
+_TRAINING = frozenset((*BACKWARDS, "zero_grad", "requires_grad_", "grad", "adapt", "unscale_"))
+_SHARDED = ("FullyShardedDataParallel", "fully_shard", "FSDP", "deepspeed")  # fail in inference_mode
+# Libraries whose layers and containers are known to leave nothing behind, and libraries without any.
+_KNOWN = frozenset(
+    "torch torchvision torchaudio numpy pandas scipy sklearn matplotlib seaborn PIL cv2 skimage imageio h5py zarr tqdm "
+    "yaml omegaconf hydra wandb tensorboard tensorboardX mlflow psutil requests nltk spacy tiktoken sentencepiece "
+    "torchmetrics torchinfo torchsummary torchtext portalocker datasets tokenizers evaluate rich click fire absl "
+    "six attr attrs einops thop gym gymnasium progress termcolor colorama prettytable joblib numba".split()
+)
+
+
+class Leaves(IntEnum):
+    """What may outlive an evaluation."""
+
+    NOTHING = 0
+    UNKNOWN = 1  # it runs code of a library that is not known
+    TENSORS = 2  # it may keep tensors, or train
+
+
+def leaves(code: Code, blocks: Iterable[ast.AST]) -> Leaves:
+    """Return what the code in these blocks, with all that it calls, may leave behind."""
+    calls = [node for block in blocks for node in walk(block) if isinstance(node, ast.Call)]
+    if any(last_name(call.func) in _TRAINING for call in calls):
+        return Leaves.TENSORS
+    if any(word in code.text for word in _SHARDED):
+        return Leaves.TENSORS
+    named = [call.func for call in calls if isinstance(call.func, ast.Name | ast.Attribute)]
+    begun = {target for name in named for target in code.project.targets(code.asked(name), code.path)}
+    if begun & code.hotness.learning:
+        return Leaves.TENSORS
+    every = _reached(code.project, begun) | _run_unseen(code.project)
+    if any(_keeps(code.project, reference) for reference in every):
+        return Leaves.TENSORS
+    return Leaves.UNKNOWN if _uses_unknown(code.project) else Leaves.NOTHING
+
+
+def hands_over(code: Code, block: ast.With | Repeated) -> bool:
+    """Return whether the code around a block may get a tensor that was made in it, by a name or a return."""
+    if any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in walk(block)):
+        function = code.function(block)
+        if function is None or returns_tensors(code, function):
+            return True
+    filled = {
+        node.func.value.id
+        for node in walk(block)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+        if node.func.attr in PUTS
+    }
+    changed, inside = code.stored(block) | filled, set(walk(block))
+    return any(
+        isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and node.id in changed
+        and node not in inside
+        and not is_plain(code.term(node))
+        and not _is_set_anew(code, node, block)
+        for node in walk(code.function(block) or code.tree)
+    )
+
+
+def _is_set_anew(code: Code, name: ast.Name, block: ast.AST) -> bool:
+    """Return whether another loop sets the name before reading it here, as a training loop does with its batch."""
+    around = set(code.ancestors(block))
+    return any(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name.id
+        for loop in code.loops(name)
+        if loop not in around
+        for node in walk(loop)
+        if isinstance(node, ast.Name) and (node.lineno, node.col_offset) < (name.lineno, name.col_offset)
+    )
+
+
+def _reached(project: Project, begun: set[Reference]) -> set[Reference]:
+    found, waiting = set(begun), list(begun)
+    while waiting:
+        here = waiting.pop()
+        for call in project.function(here).calls:
+            for target in project.targets(call.callee, here.path):
+                if target not in found:
+                    found.add(target)
+                    waiting.append(target)
+    return found
+
+
+@lru_cache(maxsize=2)
+def _run_unseen(project: Project) -> frozenset[Reference]:
+    """Return the methods that modules, data sets and loaders run, with all that they call."""
+    begun = {
+        reference
+        for reference, function in project.functions()
+        if function.owner and reference.name.rpartition(".")[2] in _RUN_UNSEEN
+    }
+    return frozenset(_reached(project, begun))
+
+
+def _keeps(project: Project, reference: Reference) -> bool:
+    """Return whether a function may leave a tensor in an object, a cache, or a name outside of it."""
+    function = project.function(reference)
+    if reference.name.endswith(("__init__", "__post_init__")):
+        return False  # of an object made there
+    if any(name.endswith(_CACHES) for name, _ in function.decorators):
+        return True
+    return any(not _is_harmless(project.answer(term, reference.path)) for term in function.kept)
+
+
+def _is_harmless(term: Term) -> bool:
+    if isinstance(term, tuple) and term[0] == "join":
+        return all(map(_is_harmless, term[1:]))
+    return term in _HARMLESS or is_plain(term)
+
+
+@lru_cache(maxsize=2)
+def _uses_unknown(project: Project) -> bool:
+    """Return whether the project uses a library whose modules may keep tensors, as far as anybody here knows."""
+    known = _KNOWN | sys.stdlib_module_names | set(dir(builtins)) | {name.split(".", 1)[0] for name in project.modules}
+    return not known.issuperset(_imported(project))
+
+
+def _imported(project: Project) -> Iterator[str]:
+    for summary in project.files.values():
+        for term in summary.names.values():
+            if isinstance(term, tuple) and term[0] == "name" and not str(term[1]).startswith("@"):
+                yield str(term[1]).split(".", 1)[0]
