@@ -134,3 +134,245 @@ def test_inference_mode_is_not_offered_for_sharded_models():
     text = IMPORTS + "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
     text += EVALUATION.format(forward="        x = x + 1", head=NO_GRAD)
     assert fixed(text, "H207") == text
+
+
+LOOP = """
+def train(model: nn.Module, loader: DataLoader, optimizer, device):
+    total = 0.0
+    for x, y in loader:
+        loss = F.mse_loss(model(x.to(device)), y.to(device))
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total
+"""
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        'device = "mps" if torch.backends.mps.is_available() else "cuda"',
+        "device = torch.accelerator.current_accelerator()",
+        'device = parser.parse_args(["--device", "cuda"]).device',
+    ],
+)
+def test_a_sum_in_double_precision_is_not_written_for_devices_that_may_lack_it(device):
+    text = IMPORTS + device + "\n" + LOOP
+    assert fixed(text, "H201", unsafe=False) == text
+    assert ".double()" not in fixed(text, "H201")
+    cuda = IMPORTS + 'device = torch.device("cuda")\n' + LOOP
+    assert "loss.detach().double()" in fixed(cuda, "H201", unsafe=False)
+
+
+SPREAD = """
+kwargs = {{"num_workers": 1, "pin_memory": True}} if torch.cuda.is_available() else {{}}
+
+
+def main(dataset, model, optimizer):
+    loader = DataLoader(dataset, batch_size=8, {call})
+    for epoch in range(3):
+        for x in loader:
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    main(dataset, model, optimizer)
+"""
+
+
+def test_nothing_is_added_to_a_loader_whose_mapping_may_lack_the_workers():
+    for code in ("D101", "D102", "D103", "D104", "D121"):
+        text = IMPORTS + SPREAD.format(call="**kwargs")
+        assert "persistent_workers" not in fixed(text, code)
+        assert "DataLoader(dataset, batch_size=8, **kwargs)" in fixed(text, code)
+    written = IMPORTS + SPREAD.format(call="num_workers=2")
+    assert "num_workers=2, persistent_workers=True)" in fixed(written, "D102")
+
+
+FACTORY = """
+def make(dataset, workers=2):
+    return DataLoader(dataset, batch_size=8, num_workers=workers)
+
+
+def main(dataset, model, optimizer):
+    loader = make(dataset)
+    for epoch in range(3):
+        for x in loader:
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+"""
+
+
+def test_the_number_of_workers_is_read_only_where_its_name_exists():
+    after = fixed(IMPORTS + FACTORY, "D102")
+    assert "make(dataset)\n" in after
+    assert "num_workers=workers, persistent_workers=workers > 0)" in after
+
+
+SCRIPT = """
+import os
+
+
+def main(model, optimizer, dataset):
+    loader = DataLoader(dataset, batch_size=8)
+    for epoch in range(3):
+        for x in loader:
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+
+
+{start}
+"""
+
+
+def test_workers_are_not_started_by_a_script_that_trains_when_it_is_imported():
+    text = IMPORTS + SCRIPT.format(start="main(model, optimizer, dataset)")
+    assert fixed(text, "D101") == text
+    both = IMPORTS + SCRIPT.format(start='main(model, optimizer, dataset)\nif __name__ == "__main__":\n    print(1)')
+    assert fixed(both, "D101") == both
+    guarded = IMPORTS + SCRIPT.format(start='if __name__ == "__main__":\n    main(model, optimizer, dataset)')
+    assert "num_workers=" in fixed(guarded, "D101")
+    top = IMPORTS + "loader = DataLoader(dataset)\nfor x in loader:\n    model(x.cuda()).sum().backward()\n"
+    assert fixed(top, "D101") == top
+
+
+def test_a_loader_of_which_one_batch_is_taken_gets_neither_workers_nor_pinned_memory():
+    text = IMPORTS + (
+        "\n\ndef main(dataset, model):\n    x = next(iter(DataLoader(dataset, batch_size=8)))\n"
+        "    for step in range(100):\n        model(x.cuda()).sum().backward()\n"
+    )
+    assert fixed(text, "D101") == text
+    assert fixed(text, "D104") == text
+
+
+FALLBACK = """
+def train(model, loader):
+    try:
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    except RuntimeError:
+        optimizer = torch.optim.AdamW(model.parameters())
+    for x in loader:
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_an_optimizer_that_a_program_falls_back_on_is_not_fused():
+    assert fixed(IMPORTS + FALLBACK, "C106") == IMPORTS + FALLBACK
+
+
+@pytest.mark.parametrize("made", ["nn.Embedding(9, 4, sparse=True)", "torch.zeros(4, dtype=torch.cfloat)"])
+def test_an_optimizer_is_not_fused_where_parameters_may_be_sparse_or_complex(made):
+    text = f"{IMPORTS}weights = {made}\n" + FALLBACK.replace(", fused=True", "")
+    assert fixed(text, "C106") == text
+
+
+TAIL = """
+def train(model, loader, optimizer, epochs):
+    done = 0
+    for epoch in range(epochs):
+        for {target} in {over}:
+            (model(x.cuda()).sum() / 4).backward()
+            if ({counter} + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            done += 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "over", "counter", "repaired"),
+    [
+        ("i, x", "enumerate(loader)", "i", True),
+        ("i, x", "enumerate(loader)", "done", False),
+        ("i, x", "enumerate(loader, 1)", "i", False),
+        ("x", "loader", "done", False),
+    ],
+)
+def test_the_last_batch_is_told_only_by_the_counter_of_its_own_loop(target, over, counter, repaired):
+    text = IMPORTS + TAIL.format(target=target, over=over, counter=counter)
+    assert (fixed(text, "H208") != text) == repaired
+
+
+TIMING = """
+def time_sync():
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.time()
+
+
+def train(args, model, loader, optimizer):
+    for x in loader:
+        begin = time_sync()
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+        if args.synchronize_step:
+            torch.cuda.synchronize()
+        print(time_sync() - begin)
+"""
+
+
+def test_a_wait_around_a_clock_or_asked_for_by_an_option_stays():
+    assert fixed(IMPORTS + TIMING, "H101") == IMPORTS + TIMING
+
+
+SHORT = """
+def train(args, model, loader, optimizer):
+    for x in loader:
+        for step in {over}:
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+            print("step", step)
+"""
+
+
+@pytest.mark.parametrize("over", ["range(15)", "range(STEPS)", "range(args.steps)", "range(0, 60, 2)"])
+def test_a_loop_of_few_steps_still_writes_each(over):
+    head = IMPORTS + 'STEPS = 15\nparser.add_argument("--steps", type=int, default=15, help="steps to train")\n'
+    text = head + SHORT.format(over=over)
+    assert fixed(text, "H205") == text
+    long = head.replace("15", "5000") + SHORT.format(over=over.replace("15", "5000").replace("60, 2", "5000"))
+    assert "if step % 100 == 0:" in fixed(long, "H205")
+
+
+LIKE = """
+def train(model, loader, optimizer):
+    for x in loader:
+        x = x.cuda()
+        for w in model.parameters():
+            noise = torch.zeros_like(w).to(w.device)
+            w.data.add_(noise)
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_tensor_like_another_is_already_where_that_one_is():
+    assert fixed(IMPORTS + LIKE, "D202") == IMPORTS + LIKE
+
+
+HOST = """
+device = torch.device("cpu")
+
+
+def train(model, dataset, optimizer):
+    loader = DataLoader(dataset, batch_size=8)
+    for epoch in range(3):
+        for x in loader:
+            model(x.to(device)).sum().backward()
+            optimizer.step()
+"""
+
+
+def test_nothing_is_pinned_in_a_program_that_never_uses_a_gpu():
+    for code in ("D104", "D121"):
+        assert fixed(IMPORTS + HOST, code) == IMPORTS + HOST
+    assert "pin_memory=True" in fixed(IMPORTS + HOST.replace("cpu", "cuda"), "D104")
+
+
+def test_an_import_that_a_repair_leaves_without_use_is_removed_with_it():
+    text = (
+        "import gc\nimport torch\n\nfor x in loader:\n    model(x).sum().backward()\n    gc.collect()\nprint(torch)\n"
+    )
+    assert fixed(text, "H101", unsafe=False) == text.replace("import gc\n", "").replace("    gc.collect()\n", "")

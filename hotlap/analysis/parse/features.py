@@ -13,6 +13,9 @@ DEVICES = "devices"  # anything that may move a model or a batch off the host
 NO_WORKERS, SOME_WORKERS = "workers_zero", "workers_some"  # the value or default of numbers of workers
 MOVES = "moves"  # moves something to a device, or uses a framework that does
 SPLITS = "splits"  # looks up which worker it runs in
+UNFUSED = "unfused"  # sparse or complex parameters, or a device without fused steps
+SINGLE = "single"  # may run on a device without double precision
+ACCELERATED = "accelerated"  # may run on a GPU
 LEFT_WORKERS = "workers_left"  # 0 workers as an argument, passed or by default
 
 _NETS = (
@@ -48,8 +51,17 @@ _WORDS: dict[str, tuple[str, ...]] = {
     GRAPH_NETWORK: ("torch_geometric", "import dgl"),
     COMMAND_LINE: ("HfArgumentParser", "TrlParser", "LightningCLI("),
     LAUNCHED: ("Accelerator(",),
-    MOVES: (".cuda(", ".to(", "'cuda", '"cuda', "Trainer(", "Fabric("),
+    MOVES: ("Accelerator(", ".cuda(", ".to(", "'cuda", '"cuda', "Trainer(", "Fabric("),
     SPLITS: ("get_worker_info",),
+    UNFUSED: ("sparse=True", "SparseAdam", "torch_xla", "cfloat", "complex64", "complex128", "ComplexFloat"),
+    SINGLE: (
+        "torch.accelerator", "Accelerator(", "Fabric(", "ightning", "xpu", "torch_xla", "directml", "hpu", "torch_npu",
+        "--device", "args.device", "opt.device", "config.device", "cfg.device", "default_device", "TrainingArguments",
+    ),
+    ACCELERATED: (
+        "cuda", "gpu", "Gpu", "GPU", "ccelerat", "Trainer(", "Fabric(", "xpu", "default_device", "deepspeed",
+        "DataParallel", "local_rank", "--device", "torch_xla", "hpu",
+    ),
     OTHER_START: ("'spawn'", '"spawn"', "forkserver", ".spawn("),
 }  # fmt: skip
 _MADE = re.compile(r"(?<!class )(?<!\w)$")  # a call, not the definition of a class of the same name
@@ -65,6 +77,7 @@ _PATTERNS: dict[str, tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]] = {
         (re.compile(r"compile(?:\s*[:=]\s*(?:bool|True|False)|['\"])"), re.compile(r"")),
     ),
     CUDA: ((re.compile(r"cuda\b"), re.compile(r"(?:^|\W)$")),),
+    SINGLE: ((re.compile(r"mps\b"), re.compile(r"(?:^|\W)$")),),
     CONVOLUTION_1D: ((re.compile(r"Conv1d\("), _MADE),),
     CONVOLUTION_2D: ((re.compile(r"Conv[23]d\("), _MADE),),
     WORKERS: (
@@ -84,6 +97,7 @@ _DEVICES = re.compile(
     r"cuda|\.to\(|\bmps\b|xla|xpu|[Gg]pu|GPU|ccelerat|ightning|Trainer|Fabric|fabric|ignite|catalyst|fastai|skorch"
     r"|deepspeed|horovod|default_device|DataParallel|composer|transformers|device\s*=\s*(?![\w.\[\]]+\.device\b)"
 )
+_ON_HOST = re.compile(r"device\s*=\s*(?:torch\.device\()?['\"]cpu['\"]")  # the only device that is named
 _COMMON = ("cuda", "transformers", ".to(", "ightning")  # checked first, as this is faster than the pattern
 _COMMENT = re.compile(r"\n[ \t]*#[^\n]*")
 
@@ -95,6 +109,8 @@ def features(text: str) -> frozenset[str]:
     found |= {name for name, pairs in _PATTERNS.items() if name not in found and _matches(plain, pairs)}
     if any(word in plain for word in _COMMON) or _DEVICES.search(plain):
         found.add(DEVICES)
+    if "device" in plain and not _ON_HOST.search(plain):
+        found.add(ACCELERATED)  # an argument, which may be any device
     if "workers" in plain:
         found |= {name for name, pattern in _NUMBERS.items() if pattern.search(plain)}
     if "class Conv2d(" in plain:

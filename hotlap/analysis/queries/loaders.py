@@ -17,7 +17,7 @@ from hotlap.analysis.parse.terms import HOST, TENSOR, Term
 from hotlap.analysis.parse.torch_names import LOADER_NAMES, TORCH_LOADERS
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import makers
-from hotlap.analysis.queries.code import Code, keyword, last_name
+from hotlap.analysis.queries.code import Code, keyword, last_name, spread
 from hotlap.analysis.queries.makers import POSITIONS
 from hotlap.analysis.queries.mappings import assigned, mapping
 from hotlap.analysis.queries.memory import is_in_memory, tensor_dataset
@@ -126,6 +126,11 @@ def loader(code: Code, call: ast.Call) -> Loader:
             complete = complete and whole
             settings.update(entries)
     return Loader(call, settings, complete, direct)
+
+
+def written_workers(call: ast.Call) -> ast.expr | None:
+    """Return the number of workers that the call itself gives, by keyword, unless a mapping may add to the call."""
+    return None if spread(call) else keyword(call, "num_workers")
 
 
 def _constant(code: Code, value: ast.expr) -> ast.expr:

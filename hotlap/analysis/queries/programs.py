@@ -78,6 +78,11 @@ class Programs:
             seen |= self._importers[current]
         return frozenset(found or seen)  # a package whose files import each other
 
+    def mentions(self, path: str, feature: str) -> bool:
+        """Return whether any file uses a feature of those that run together with this one."""
+        spine = _reached([path], self._importers)
+        return any(feature in self.project.files[near].uses for near in _reached(spine, self.imports))
+
     @cached_property
     def anchors(self) -> dict[str, Anchor]:
         """The first place in each file that trains."""

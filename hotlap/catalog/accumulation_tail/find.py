@@ -85,7 +85,7 @@ def _finished_later(code: Code, loop: ast.For) -> bool:
 
 def _found(code: Code, node: ast.If, loop: ast.For) -> Found:
     count, total = _counter(node.test), _length(loop)
-    fixable = bool(count and total)
+    fixable = bool(count and total) and count == f"{_enumerated(code, loop)} + 1"
     return Found(
         node.test,
         "the gradients of the last batches of an epoch are never used, or leak into the next epoch",
@@ -104,6 +104,18 @@ def _counter(test: ast.expr) -> str:
     if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add) and isinstance(left.right, ast.Constant):
         return ast.unparse(left) if left.right.value == 1 else ""
     return f"{ast.unparse(left)} + 1" if isinstance(left, ast.Name) else ""
+
+
+def _enumerated(code: Code, loop: ast.For) -> str:
+    """Return the name that `enumerate` counts the batches of this loop with, unless the loop sets it otherwise."""
+    first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else None
+    name = first.id if isinstance(first, ast.Name) else ""
+    set_again = any(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+        for statement in loop.body
+        for node in walk(statement)
+    )
+    return "" if set_again else name
 
 
 def _length(loop: ast.For) -> str:

@@ -1,4 +1,4 @@
-"""Finds optimizers that update one parameter tensor after another. One finding per program."""
+"""Finds optimizers that update one parameter tensor after another."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
-from hotlap.analysis.parse.features import MOVES
+from hotlap.analysis.parse.features import MOVES, UNFUSED
 from hotlap.analysis.parse.files import is_test
+from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, spread
 from hotlap.analysis.queries.loaders import loader
 from hotlap.analysis.queries.rule import Found
@@ -30,7 +31,7 @@ def find(code: Code) -> Iterator[Found]:
                 call,
                 f"{short} updates the parameters with several kernels per tensor",
                 "update them together: fused=True",
-                Applicability.DISPLAY_ONLY if spread(call) else Applicability.UNSAFE,
+                Applicability.UNSAFE if _is_sure(code, call, short) else Applicability.DISPLAY_ONLY,
                 Heat(
                     Frequency.BATCH,
                     Confidence.MEDIUM,
@@ -38,15 +39,33 @@ def find(code: Code) -> Iterator[Found]:
                     (Step(code.path, call.lineno, "its step runs every batch"),),
                 ),
             )
-            return
+
+
+def _is_sure(code: Code, call: ast.Call, short: str) -> bool:
+    """Return whether a fused step certainly exists: Adagrad lacks one on GPUs, sparse and complex values anywhere."""
+    return not spread(call) and short != "Adagrad" and not code.project_uses(UNFUSED)
 
 
 def _is_plain(code: Code, call: ast.Call) -> bool:
     name = code.full_name(call.func)
     if not name.startswith("torch.optim.") or code.heat(call).frequency is Frequency.NEVER:
         return False
+    if _is_second_choice(code, call):
+        return False
     given = loader(code, call)
     return (given.complete or _forwards_options(code, call)) and not any(word in _CHOSEN for word in given.settings)
+
+
+def _is_second_choice(code: Code, call: ast.Call) -> bool:
+    """Match the optimizer that a program falls back on, or makes beside one of the same function that is fused."""
+    if any(isinstance(outer, ast.ExceptHandler) for outer in code.ancestors(call)):
+        return True
+    function = code.function(call)
+    return function is not None and any(
+        (isinstance(node, ast.keyword) and node.arg == "fused")
+        or (isinstance(node, ast.Constant) and node.value == "fused")
+        for node in walk(function)
+    )
 
 
 def _forwards_options(code: Code, call: ast.Call) -> bool:

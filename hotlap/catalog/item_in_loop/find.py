@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat
+from hotlap.analysis.parse.features import SINGLE
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.terms import SCHEDULER, TENSOR, UNKNOWN
-from hotlap.analysis.queries import syncs
+from hotlap.analysis.queries import programs, syncs
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.environments import is_acting
 from hotlap.analysis.queries.graphs import differentiated, is_tensor
@@ -152,7 +152,7 @@ def _hints(code: Code, call: ast.Call, tensor: ast.expr) -> dict[str, str]:
         "loop": position_of(where.loop, code.lines),
         "listed": "yes" if where.listed else "",
         "whole": "yes" if where.whole else "",
-        "double": "" if re.search(r"\bmps\b", code.text) else "yes",  # MPS has no float64
+        "double": "" if programs.of(code).mentions(code.path, SINGLE) else "yes",
     }
 
 

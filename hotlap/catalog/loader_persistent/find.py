@@ -34,7 +34,7 @@ def find(code: Code) -> Iterator[Found]:
             loader.call,
             "its workers are stopped and restarted every epoch",
             f"keep them alive: persistent_workers={value}",
-            Applicability.UNSAFE if _is_simple(workers) else Applicability.DISPLAY_ONLY,
+            Applicability.UNSAFE if _is_repeatable(loader.call) else Applicability.DISPLAY_ONLY,
             loaders.heat(code, loader),
             _confidence(code, loader),
             {"value": value},
@@ -71,6 +71,6 @@ def _is_zero(code: Code, value: ast.expr) -> bool:
     return isinstance(known, ast.Constant) and known.value == 0
 
 
-def _is_simple(workers: ast.expr) -> bool:
-    """Return whether evaluating the expression twice gives the same value at no cost."""
-    return isinstance(workers, ast.Constant | ast.Name | ast.Attribute)
+def _is_repeatable(call: ast.Call) -> bool:
+    """Return whether the call itself gives the number, and reading it twice gives the same value at no cost."""
+    return isinstance(loaders.written_workers(call), ast.Constant | ast.Name | ast.Attribute)

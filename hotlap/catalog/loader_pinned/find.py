@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
-from hotlap.analysis.parse.features import MOVES
-from hotlap.analysis.queries import loaders, rounds
-from hotlap.analysis.queries.code import Code
+from hotlap.analysis.parse.features import ACCELERATED, MOVES
+from hotlap.analysis.queries import loaders, programs, rounds
+from hotlap.analysis.queries.code import Code, spread
 from hotlap.analysis.queries.defaults import default, is_given
 from hotlap.analysis.queries.memory import makes_samples
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("oader(", "DataLoader", "num_workers")
-_MOVES = re.compile(r"\.cuda\(|\.to\(|[\"']cuda|Trainer\(|Accelerator\(|Fabric\(")
 
 
 def find(code: Code) -> Iterator[Found]:
-    here = bool(_MOVES.search(code.text))
-    if not here and not code.project_uses(MOVES):
+    here = MOVES in code.project.files[code.path].uses
+    if not (here or code.project_uses(MOVES)) or not programs.of(code).mentions(code.path, ACCELERATED):
         return
     for loader in loaders.loaders(code):
         left = _is_left_off(code, loader)
@@ -36,7 +34,8 @@ def find(code: Code) -> Iterator[Found]:
             "its batches are copied to the GPU from pageable memory, so every copy blocks",
             f"pin them where the argument is passed: {ast.unparse(loader.settings['pin_memory'])}=True" if left
             else "pin them: pin_memory=True",
-            Applicability.DISPLAY_ONLY if left else Applicability.UNSAFE if chosen else Applicability.SAFE,
+            Applicability.DISPLAY_ONLY if left or spread(loader.call)
+            else Applicability.UNSAFE if chosen else Applicability.SAFE,
             loaders.heat(code, loader),
             _confidence(code, loader, here and not chosen),
         )  # fmt: skip

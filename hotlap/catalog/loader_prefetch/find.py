@@ -28,7 +28,7 @@ def find(code: Code) -> Iterator[Found]:
             loader.call,
             message,
             "allow for uneven loading: prefetch_factor=4",
-            Applicability.SAFE,
+            Applicability.SAFE if loaders.written_workers(loader.call) is not None else Applicability.DISPLAY_ONLY,
             loaders.heat(code, loader),
             confidence,
         )

@@ -9,6 +9,7 @@ from hotlap.analysis.parse.features import SPLITS
 from hotlap.analysis.queries import loaders, rounds
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.defaults import default, is_given
+from hotlap.analysis.queries.entries import may_start
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
 
@@ -31,7 +32,8 @@ def find(code: Code) -> Iterator[Found]:
                     "the training process loads every batch itself (num_workers is 0)",
                     f"let workers load ahead: num_workers=min({_USUAL}, os.cpu_count() or 1)",
                     Applicability.UNSAFE
-                    if "num_workers" not in loader.settings or (_written(loader) and not left)
+                    if ("num_workers" not in loader.settings or (_written(loader) and not left))
+                    and may_start(code, loader.call)
                     else Applicability.DISPLAY_ONLY,
                     heat,
                     Confidence.LOW if rounds.is_tried_once(code, loader) or _is_whole_stream(code, loader) else None,
@@ -42,7 +44,9 @@ def find(code: Code) -> Iterator[Found]:
                 loader.call,
                 f"the number of workers is fixed at {workers}, whatever the machine",
                 f"adapt it to the number of cores: num_workers=min({most}, os.cpu_count() or 1)",
-                Applicability.UNSAFE if _written(loader) else Applicability.DISPLAY_ONLY,
+                Applicability.UNSAFE
+                if _written(loader) and may_start(code, loader.call)
+                else Applicability.DISPLAY_ONLY,
                 heat,
                 Confidence.LOW if quick or rounds.is_tried_once(code, loader) else Confidence.MEDIUM,
                 {"workers": str(most)},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.tree import walk
-from hotlap.analysis.queries import logs
+from hotlap.analysis.queries import counts, logs
 from hotlap.analysis.queries.code import Code, Repeated
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
@@ -15,21 +15,31 @@ from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("print(", "log(", "info(", "write(", "add_scalar", "add_histogram", "log_metric", "writerow", "add_image")
 ONLY_HOT = True
+_FEW = 100  # turns
 
 
 def find(code: Code) -> Iterator[Found]:
     for call in logs.lines(code):
         if not code.hot(call):
             continue
-        hints = _hints(code, call)
+        few = _is_of_few(code, call)
+        hints = {} if few else _hints(code, call)
+        rare = few and len(list(code.loops(call))) == 1
         yield Found(
             call,
             f"`{shown(call, 40)}` writes {code.heat(call).frequency} on the training thread",
             "write only every hundredth batch",
             Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
-            confidence=Confidence.LOW if code.heat(call).maybes > 1 or logs.on_event(code, call) else None,
+            confidence=Confidence.LOW if code.heat(call).maybes > 1 or logs.on_event(code, call) or rare else None,
             hints=hints,
         )
+
+
+def _is_of_few(code: Code, call: ast.Call) -> bool:
+    """Match a loop of a hundred turns or fewer, of which one in a hundred would be none."""
+    loop = next(code.loops(call), None)
+    known = counts.turns(code, loop) if isinstance(loop, ast.For) else None
+    return known is not None and known <= _FEW
 
 
 def _hints(code: Code, call: ast.Call) -> dict[str, str]:

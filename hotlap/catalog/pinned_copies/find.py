@@ -8,11 +8,12 @@ from functools import lru_cache
 
 from hotlap.analysis.frequency.containers import GIVING, MOVING
 from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.features import ACCELERATED
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.terms import BATCH, HOST, MODULE, TENSOR, UNKNOWN
 from hotlap.analysis.parse.torch_names import LIKE
 from hotlap.analysis.parse.tree import walk
-from hotlap.analysis.queries import arguments, loaders, turns
+from hotlap.analysis.queries import arguments, loaders, programs, turns
 from hotlap.analysis.queries.batch_parts import is_assembled
 from hotlap.analysis.queries.code import Code, Definition, Project, keyword, last_name, spread
 from hotlap.analysis.queries.invariant import set_by
@@ -31,6 +32,8 @@ _CONVERTING = frozenset(f"torch.{name}" for name in "from_numpy Tensor FloatTens
 
 
 def find(code: Code) -> Iterator[Found]:
+    if not programs.of(code).mentions(code.path, ACCELERATED):
+        return
     yield from _through_helpers(code)
     for call, moved, _ in transfers(code):
         if _says_whether_to_wait(call) or spread(call) or not code.heat(call).hot:
@@ -386,6 +389,6 @@ def _pinning(code: Code, call: ast.Call) -> dict[str, str]:
     """Return the position of the loader to pin, if it is made in this file without `pin_memory`."""
     loop = code.batch_loop(call)
     made = loaders.made_at(code, loop.iter) if isinstance(loop, ast.For) else None
-    if made is None or not loaders.loader(code, made).lacks("pin_memory"):
+    if made is None or spread(made) or not loaders.loader(code, made).lacks("pin_memory"):
         return {}
     return {"loader": position_of(made, code.lines)}

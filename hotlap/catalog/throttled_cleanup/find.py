@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.tree import walk
-from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability
 
@@ -16,6 +16,9 @@ ONLY_HOT = True
 _DEVICES = ("cuda", "mps", "xpu", "accelerator")
 _EMPTYING = frozenset((*(f"torch.{device}.empty_cache" for device in _DEVICES), "torch.cuda.ipc_collect"))
 _WAITING = frozenset(f"torch.{device}.synchronize" for device in _DEVICES)
+
+
+_CLOCKS = frozenset("time perf_counter monotonic process_time perf_counter_ns time_ns elapsed_time".split())
 
 
 def find(code: Code) -> Iterator[Found]:
@@ -29,14 +32,28 @@ def find(code: Code) -> Iterator[Found]:
             what, safe = "walks over every object in the process", True
         else:
             continue
-        if code.hot(call):
+        if code.hot(call) and not _is_asked_for(code, call):
             yield _found(code, call, what, safe)
+
+
+def _is_asked_for(code: Code, call: ast.Call) -> bool:
+    """Match `if args.synchronize_step: torch.cuda.synchronize()`, an option for whoever wants to wait."""
+    tests = [outer.test for outer in code.ancestors(call) if isinstance(outer, ast.If)]
+    named = (getattr(node, "id", getattr(node, "attr", "")) for test in tests for node in walk(test))
+    return any("sync" in name.lower() for name in named if isinstance(name, str))
+
+
+def _is_timed(code: Code, call: ast.Call) -> bool:
+    """Return whether a clock is read around the call: without it, the program would measure something else."""
+    scope = code.function(call) or code.tree
+    return any(isinstance(node, ast.Call) and last_name(node.func) in _CLOCKS for node in walk(scope))
 
 
 def _found(code: Code, call: ast.Call, what: str, safe: bool) -> Found:
     statement = code.statement(call)
     alone = isinstance(statement, ast.Expr) and statement.value is call
     applicability = Applicability.SAFE if safe else Applicability.UNSAFE
+    alone = alone and (safe or not _is_timed(code, call))
     return Found(
         call,
         f"`{ast.unparse(call)}` {what}, {code.heat(call).frequency}",
