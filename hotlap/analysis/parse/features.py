@@ -13,6 +13,7 @@ DEVICES = "devices"  # anything that may move a model or a batch off the host
 NO_WORKERS, SOME_WORKERS = "workers_zero", "workers_some"  # the value or default of numbers of workers
 MOVES = "moves"  # moves something to a device, or uses a framework that does
 SPLITS = "splits"  # looks up which worker it runs in
+SHARDED = "sharded"  # parameters or tensors are spread over processes, which inference_mode does not allow
 UNFUSED = "unfused"  # sparse or complex parameters, or a device without fused steps
 SINGLE = "single"  # may run on a device without double precision
 ACCELERATED = "accelerated"  # may run on a GPU
@@ -53,6 +54,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     LAUNCHED: ("Accelerator(",),
     MOVES: ("Accelerator(", ".cuda(", ".to(", "'cuda", '"cuda', "Trainer(", "Fabric("),
     SPLITS: ("get_worker_info",),
+    SHARDED: ("FullyShardedDataParallel", "fully_shard", "FSDP", "deepspeed", "distributed.rpc", "torch_xla"),
     UNFUSED: ("sparse=True", "SparseAdam", "torch_xla", "cfloat", "complex64", "complex128", "ComplexFloat"),
     SINGLE: (
         "torch.accelerator", "Accelerator(", "Fabric(", "ightning", "xpu", "torch_xla", "directml", "hpu", "torch_npu",

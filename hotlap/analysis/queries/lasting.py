@@ -16,8 +16,10 @@ from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse.call_values import PUTS
 from hotlap.analysis.parse.calls import BACKWARDS
+from hotlap.analysis.parse.features import SHARDED
 from hotlap.analysis.parse.terms import DEVICE, FILE, HOST_DEVICE, LOGGER, MODULE, WRITER, Term
 from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import programs
 from hotlap.analysis.queries.code import Code, Repeated, last_name
 from hotlap.analysis.queries.evaluation import is_plain, returns_tensors
 
@@ -25,7 +27,6 @@ _RUN_UNSEEN = ("forward", "__getitem__", "__iter__", "__next__", "__call__")  # 
 _CACHES = ("lru_cache", "functools.cache", "cached_property")
 _HARMLESS = frozenset((DEVICE, HOST_DEVICE, FILE, LOGGER, WRITER, MODULE))
 _TRAINING = frozenset((*BACKWARDS, "zero_grad", "requires_grad_", "grad", "adapt", "unscale_"))
-_SHARDED = ("FullyShardedDataParallel", "fully_shard", "FSDP", "deepspeed")  # fail in inference_mode
 # Libraries whose layers and containers are known to leave nothing behind, and libraries without any.
 _KNOWN = frozenset(
     "torch torchvision torchaudio numpy pandas scipy sklearn matplotlib seaborn PIL cv2 skimage imageio h5py zarr tqdm "
@@ -48,16 +49,17 @@ def leaves(code: Code, blocks: Iterable[ast.AST]) -> Leaves:
     calls = [node for block in blocks for node in walk(block) if isinstance(node, ast.Call)]
     if any(last_name(call.func) in _TRAINING for call in calls):
         return Leaves.TENSORS
-    if any(word in code.text for word in _SHARDED):
-        return Leaves.TENSORS
     named = [call.func for call in calls if isinstance(call.func, ast.Name | ast.Attribute)]
     begun = {target for name in named for target in code.project.targets(code.asked(name), code.path)}
     if begun & code.hotness.learning:
         return Leaves.TENSORS
-    every = _reached(code.project, begun) | _run_unseen(code.project)
+    if programs.of(code).mentions(code.path, SHARDED):
+        return Leaves.TENSORS
+    family = programs.of(code).family(code.path)
+    every = _reached(code.project, begun) | _run_unseen(code.project, family)
     if any(_keeps(code.project, reference) for reference in every):
         return Leaves.TENSORS
-    return Leaves.UNKNOWN if _uses_unknown(code.project) else Leaves.NOTHING
+    return Leaves.UNKNOWN if _uses_unknown(code.project, family) else Leaves.NOTHING
 
 
 def hands_over(code: Code, block: ast.With | Repeated) -> bool:
@@ -108,13 +110,14 @@ def _reached(project: Project, begun: set[Reference]) -> set[Reference]:
     return found
 
 
-@lru_cache(maxsize=2)
-def _run_unseen(project: Project) -> frozenset[Reference]:
-    """Return the methods that modules, data sets and loaders run, with all that they call."""
+@lru_cache(maxsize=64)
+def _run_unseen(project: Project, family: frozenset[str]) -> frozenset[Reference]:
+    """Return the methods that modules, data sets and loaders of a program run, with all that they call."""
     begun = {
-        reference
-        for reference, function in project.functions()
-        if function.owner and reference.name.rpartition(".")[2] in _RUN_UNSEEN
+        Reference(path, name)
+        for path in family
+        for name, function in project.files[path].functions.items()
+        if function.owner and name.rpartition(".")[2] in _RUN_UNSEEN
     }
     return frozenset(_reached(project, begun))
 
@@ -135,15 +138,15 @@ def _is_harmless(term: Term) -> bool:
     return term in _HARMLESS or is_plain(term)
 
 
-@lru_cache(maxsize=2)
-def _uses_unknown(project: Project) -> bool:
-    """Return whether the project uses a library whose modules may keep tensors, as far as anybody here knows."""
+@lru_cache(maxsize=64)
+def _uses_unknown(project: Project, family: frozenset[str]) -> bool:
+    """Return whether the program uses a library whose modules may keep tensors, as far as anybody here knows."""
     known = _KNOWN | sys.stdlib_module_names | set(dir(builtins)) | {name.split(".", 1)[0] for name in project.modules}
-    return not known.issuperset(_imported(project))
+    return not known.issuperset(_imported(project, family))
 
 
-def _imported(project: Project) -> Iterator[str]:
-    for summary in project.files.values():
-        for term in summary.names.values():
+def _imported(project: Project, family: frozenset[str]) -> Iterator[str]:
+    for path in family:
+        for term in project.files[path].names.values():
             if isinstance(term, tuple) and term[0] == "name" and not str(term[1]).startswith("@"):
                 yield str(term[1]).split(".", 1)[0]

@@ -42,6 +42,7 @@ class Anchor(NamedTuple):
 class Programs:
     def __init__(self, hotness: Hotness) -> None:
         self.hotness, self.project = hotness, hotness.project
+        self._families: dict[str, frozenset[str]] = {}
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
@@ -78,10 +79,17 @@ class Programs:
             seen |= self._importers[current]
         return frozenset(found or seen)  # a package whose files import each other
 
+    def family(self, path: str) -> frozenset[str]:
+        """Return the files that may run together with one: those that import it, and all that these import."""
+        known = self._families.get(path)
+        if known is None:
+            spine = _reached([path], self._importers)
+            known = self._families[path] = frozenset(_reached(spine, self.imports))
+        return known
+
     def mentions(self, path: str, feature: str) -> bool:
-        """Return whether any file uses a feature of those that run together with this one."""
-        spine = _reached([path], self._importers)
-        return any(feature in self.project.files[near].uses for near in _reached(spine, self.imports))
+        """Return whether any file that may run together with this one uses a feature."""
+        return any(feature in self.project.files[near].uses for near in self.family(path))
 
     @cached_property
     def anchors(self) -> dict[str, Anchor]:

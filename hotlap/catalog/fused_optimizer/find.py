@@ -10,6 +10,7 @@ from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.parse.features import MOVES, UNFUSED
 from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import programs
 from hotlap.analysis.queries.code import Code, spread
 from hotlap.analysis.queries.loaders import loader
 from hotlap.analysis.queries.rule import Found
@@ -43,7 +44,7 @@ def find(code: Code) -> Iterator[Found]:
 
 def _is_sure(code: Code, call: ast.Call, short: str) -> bool:
     """Return whether a fused step certainly exists: Adagrad lacks one on GPUs, sparse and complex values anywhere."""
-    return not spread(call) and short != "Adagrad" and not code.project_uses(UNFUSED)
+    return not spread(call) and short != "Adagrad" and not programs.of(code).mentions(code.path, UNFUSED)
 
 
 def _is_plain(code: Code, call: ast.Call) -> bool:
