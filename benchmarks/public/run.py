@@ -2,9 +2,10 @@
 
 Each program of programs/ is brought from its repository at its commit, unmodified, its data made by the recipe in
 data/, and started by its own command: plain, and under `hotlap run`, in turn, each from a fresh folder and seeded from
-outside (seeded/), since few programs do. The time is read by when its own lines of progress come. What it wrote is
-compared line by line, for as far as both came; what differs between two plain runs already says nothing. Packages
-that a program needs must be installed already; `--packages` prints them.
+outside (seeded/), since few programs do. The arms `fixed` and `fixed-unsafe` run it plain after `hotlap scan --fix`. The
+time is read by when its own lines of progress come. What it wrote is compared line by line, for as far as both came;
+what differs between two plain runs already says nothing. Packages that a program needs must be installed already;
+`--packages` prints them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ ARMS = {
     "run": ("hotlap", "run"),
     "rounding": ("hotlap", "run", "--risk", "rounding"),
     "at-once": ("hotlap", "run", "--at-once"),
+    "fixed": (),
+    "fixed-unsafe": (),
 }
+REPAIRS = {"fixed": ("--fix",), "fixed-unsafe": ("--fix", "--unsafe")}  # of the whole repository, before it starts
 SEEDED = Path(__file__).resolve().parent / "seeded"
 ENOUGH = 4  # lines of progress, to tell a speed by
 PAUSE, SELDOM = 10, 0.05  # times the usual time between two lines, and of these times: an evaluation
@@ -119,6 +123,8 @@ def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure
     """Return how an arm ran, what was decided, and the outcome of each optimisation."""
     work = args.work.resolve()
     root = sources.code(program, work, args.sources)
+    if name in REPAIRS:
+        _repair(root, REPAIRS[name])
     data = sources.data(program, work, root)
     words = [word.format(data=data, root=root) for word in _command(program, args.device)]
     binaries = str(Path(sys.executable).parent)
@@ -138,6 +144,14 @@ def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure
         ran = measure.run((*ARMS[name], *words), root / program.folder, environment, args.seconds)
         shown = _decisions(root / program.folder, environment) if ARMS[name] else None
         return ran, shown, _outcomes(Path(state))
+
+
+def _repair(root: Path, options: Sequence[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(hotlap.__file__).parents[1])}
+    command = [sys.executable, "-m", "hotlap", "scan", ".", *options]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True)
+    if done.returncode not in (0, 1):
+        raise subprocess.CalledProcessError(done.returncode, command)
 
 
 def _decisions(folder: Path, environment: dict[str, str]) -> Any:
