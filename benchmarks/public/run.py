@@ -2,10 +2,10 @@
 
 Each program of programs/ is brought from its repository at its commit, unmodified, its data made by the recipe in
 data/, and started by its own command: plain, and under `hotlap run`, in turn, each from a fresh folder and seeded from
-outside (seeded/), since few programs do. The arms `fixed` and `fixed-unsafe` run it plain after `hotlap scan --fix`. The
-time is read by when its own lines of progress come. What it wrote is compared line by line, for as far as both came;
-what differs between two plain runs already says nothing. Packages that a program needs must be installed already;
-`--packages` prints them.
+outside (seeded/), since few programs do. The arms `fixed` and `fixed-unsafe` are plain runs
+after `hotlap scan --fix`. The time is read by when its own lines of progress come. What it wrote is compared line by
+line, for as far as both came; what differs between two plain runs already says nothing. Packages that a program needs
+must be installed already; `--packages` prints them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
 from hotlap.analysis.queries.rule import Rule
+from hotlap.records.scan_finding import Severity
 
 if TYPE_CHECKING:
     from hotlap.analysis.edits.place import Place
@@ -44,6 +45,7 @@ def rules() -> Mapping[str, Rule]:
             module.find,
             only_hot=getattr(module, "ONLY_HOT", False),
             preview=getattr(module, "PREVIEW", False),
+            severity=Severity(getattr(module, "SEVERITY", Severity.MEDIUM)),
         )
     return MappingProxyType(dict(sorted(found.items())))
 

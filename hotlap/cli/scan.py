@@ -50,13 +50,16 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     """Find what slows training down in the source, and repair it.
 
     Reads PATHS (files or folders; by default the current folder) without importing or running them. Exit code 0:
-    nothing found, 1: something found, 2: an error, such as a file of PATHS that cannot be parsed.
+    nothing found, 1: something found, 2: an error, such as a named file that cannot be parsed, or no file that can.
     """
     _refuse_contradictions(options)
     request = _ScanRequest(paths or (".",), options)
     result = request.repaired() if request.on("fix") or request.on("diff") else request.scanned()
     for unread in result.unread:
         click.echo(visible(f"{unread.path}: {unread.reason}; not scanned"), err=True)
+    if result.unread and not result.read:
+        click.echo(_rendered(result, request), nl=False)
+        return 2
     if request.on("diff"):
         return 1 if request.changed else 0
     if request.on("write_baseline"):

@@ -42,6 +42,21 @@ class Confidence(TextEnum):
 _CONFIDENCES = {confidence: number for number, confidence in enumerate(Confidence)}
 
 
+class Severity(TextEnum):
+    """How much time the pattern usually takes where it is found."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+    @property
+    def rank(self) -> int:
+        return _SEVERITIES[self]
+
+
+_SEVERITIES = {severity: number for number, severity in enumerate(Severity)}
+
+
 class Applicability(TextEnum):
     """Safe: losses stay the same. Unsafe: rounding or output may change. Display-only: there is no automatic repair."""
 
@@ -57,6 +72,7 @@ class Step:
     path: str
     line: int
     text: str
+    file_line: int = 0  # in a notebook: the line of its file
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,8 @@ class ScanFinding:
     hints: Mapping[str, str] = field(default_factory=dict)  # for the rule's own fix
     block: bool = False  # a whole loop or function, reported at its first line
     cell: int = 0  # cell of a notebook, from 1; lines then count within it
+    file_line: int = 0  # of a notebook: the line of its file, which other tools show
+    severity: Severity = Severity.MEDIUM
 
     @property
     def last_line(self) -> int:
@@ -93,6 +111,7 @@ class Unread:
 
     path: str
     reason: str
+    whole: bool = True  # False if only one rule failed, or if it is a folder
 
 
 @dataclass(frozen=True)
@@ -104,3 +123,12 @@ class Scan:
     files: int = 0
     lines: int = 0
     known: int = 0  # findings hidden by a baseline, not among `findings`
+
+    @property
+    def failed(self) -> int:
+        """How many files could not be scanned at all."""
+        return len({unread.path for unread in self.unread if unread.whole})
+
+    @property
+    def read(self) -> int:
+        return max(self.files - self.failed, 0)

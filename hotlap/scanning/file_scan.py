@@ -16,7 +16,7 @@ from hotlap.analysis.parse.positions import characters
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found, Rule
 from hotlap.catalog import patterns
-from hotlap.records.scan_finding import Confidence, Scan, ScanFinding, Unread
+from hotlap.records.scan_finding import Confidence, Frequency, Scan, ScanFinding, Severity, Unread
 
 _MOST_MAYBES = 3  # conditions that may rarely hold; behind more of them the frequency is a guess
 _BLOCKS = (
@@ -97,7 +97,8 @@ def our_bug(source: Source, error: Exception, where: str = "") -> Unread:
     """Report a file that the scanner fails on like one that cannot be read; in our own tests, raise."""
     if "PYTEST_CURRENT_TEST" in os.environ or "HOTLAP_STRICT" in os.environ:
         raise error
-    return Unread(source.path, f"{where}a bug in hotlap, please report it: {type(error).__name__}: {error}")
+    reason = f"{where}a bug in hotlap, please report it: {type(error).__name__}: {error}"
+    return Unread(source.path, reason, whole=not where)
 
 
 def look(parsed: ParsedFile, state: State, reader: flow.FileReader | None = None) -> list[ScanFinding | Unread]:
@@ -145,4 +146,13 @@ def _scan_finding(rule: Rule, found: Found, code: Code) -> ScanFinding:
         node.end_lineno, characters(code.lines, node.end_lineno, node.end_col_offset) + 1, found.message, found.repair,
         heat.frequency, confidence, found.applicability, heat.why,
         code.lines[node.lineno - 1].strip(), found.hints, isinstance(node, _BLOCKS),
+        severity=_severity(rule.severity, heat.frequency, confidence),
     )  # fmt: skip
+
+
+def _severity(usual: Severity, frequency: Frequency, confidence: Confidence) -> Severity:
+    """Return the severity of one finding: less where the line seldom runs, or nobody can be sure."""
+    if confidence is Confidence.LOW:
+        return Severity.LOW
+    seldom = frequency.rank < Frequency.BATCH.rank
+    return {Severity.HIGH: Severity.MEDIUM}.get(usual, Severity.LOW) if seldom else usual

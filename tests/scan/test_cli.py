@@ -24,10 +24,29 @@ def project(tmp_path, monkeypatch):
 def test_findings_come_with_place_reason_evidence_and_repair():
     code, text = scan("train.py", *TWO)
     assert code == 1
-    assert "train.py:9:18 H201 item-in-loop: `loss.item()` waits for the device every batch" in text
-    assert "every batch: train.py:5 training loop (high confidence)" in text
-    assert "read `total` once after the loop (--fix repairs it)" in text
-    assert "2 findings in 1 file. Repairable: 2 by --fix." in text
+    assert text == (
+        "H101 throttled-cleanup (high severity): remove it: torch reuses freed memory and waits where it must\n"
+        "  train.py:10:9 `torch.cuda.empty_cache()` waits for the device and frees memory that the next batch needs "
+        "again, every batch (fixable with --fix)\n"
+        "    every batch: train.py:5 training loop (high confidence)\n"
+        "H201 item-in-loop (medium severity): add up on the device, and read `total` once after the loop\n"
+        "  train.py:9:18 `loss.item()` waits for the device every batch (fixable with --fix)\n"
+        "    every batch: train.py:5 training loop (high confidence)\n"
+        "2 findings in 1 file; 2 fixable with --fix.\n"
+    )
+
+
+def test_places_with_the_same_remedy_are_one_block_and_long_chains_show_their_ends(project):
+    calls = "".join(f"def f{number}(x):\n    return f{number + 1}(x)\n\n\n" for number in range(3))
+    read = "def f3(x):\n    print(x.mean().item(), x.sum().item())\n\n\n"
+    loop = (
+        "def train(model, loader):\n    for x in loader:\n        y = model(x)\n        y.backward()\n        f0(y)\n"
+    )
+    (project / "train.py").write_text("import torch\n\n\n" + calls + read + loop)
+    text = scan("train.py", "--select", "H201")[1]
+    assert text.count("H201 item-in-loop") == 1
+    assert "2 places" in text
+    assert "train.py:21 training loop → 3 calls between → train.py:13 calls f3" in text
 
 
 def test_nothing_found_is_success(project):
@@ -136,7 +155,7 @@ def test_one_file_is_judged_with_the_rest_of_its_project(project):
         "from helper import note\n" + PROGRAM.replace("total += loss.item()", "note(loss)")
     )
     text = scan("helper.py")[1]
-    assert "helper.py:2:11 H201" in text
+    assert "helper.py:2:11 `value.item()`" in text
     assert "train.py:6 training loop" in text
     assert "train.py:11" not in text
 

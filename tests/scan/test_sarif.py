@@ -145,3 +145,18 @@ def test_a_whole_loop_is_marked_by_its_first_line(project):
 def test_a_scan_without_findings_is_a_valid_log(project):
     (project / "a b" / "größe.py").write_text("x = 1\n")
     assert run_of(*TWO)["results"] == []
+
+
+def test_levels_follow_severity_and_places_in_a_notebook_are_lines_of_its_file(project):
+    source = [line + "\n" for line in PROGRAM.splitlines()]
+    cells = [{"cell_type": "code", "source": ["import os\n"]}, {"cell_type": "code", "source": source}]
+    book = project / "a b" / "book.ipynb"
+    book.write_text(json.dumps({"nbformat": 4, "cells": cells}, indent=1))
+    results = run_of(*TWO, "book.ipynb")["results"]
+    assert {result["ruleId"]: result["level"] for result in results} == {"H101": "error", "H201": "warning"}
+    lines = book.read_text().splitlines()
+    for result in results:
+        places = [result["locations"][0], *result["relatedLocations"]]
+        shown = [lines[place["physicalLocation"]["region"]["startLine"] - 1] for place in places]
+        assert ("empty_cache" if result["ruleId"] == "H101" else "loss.item()") in shown[0]
+        assert "for x, y in loader" in shown[1]

@@ -105,7 +105,7 @@ def _walk(top: str, exclude: tuple[str, ...]) -> Iterator[str | Unread]:
         for name in [entry for entry in folders if (Path(folder) / entry).is_symlink()]:
             folders.remove(name)
             if _loops(Path(folder) / name):
-                yield Unread(str(Path(folder) / name), "a link to a folder that contains it; not followed")
+                yield Unread(str(Path(folder) / name), "a link to a folder that contains it; not followed", whole=False)
         folders[:] = [
             entry for entry in folders if not _is_skipped(folder, entry) and not _excluded(folder, entry, exclude)
         ]
@@ -113,7 +113,7 @@ def _walk(top: str, exclude: tuple[str, ...]) -> Iterator[str | Unread]:
             if name.endswith((".py", ".ipynb")) and not name.startswith(".") and not _excluded(folder, name, exclude):
                 yield str(Path(folder) / name)
     for error in errors:
-        yield Unread(str(error.filename), f"cannot be listed: {error.strerror}")
+        yield Unread(str(error.filename), f"cannot be listed: {error.strerror}", whole=False)
 
 
 def _loops(link: Path) -> bool:

@@ -58,6 +58,30 @@ def starts(text: str) -> list[int]:
     return [number for number, line in enumerate(text.split("\n"), 1) if line.startswith(_MARK)]
 
 
+def file_lines(data: bytes) -> list[list[int]]:
+    """Return, for each code cell, the lines of the notebook's file that hold its lines."""
+    text = data.decode(errors="replace")
+    try:
+        sources = [_source(cell) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+    found, place = [], 0
+    for source in sources:
+        lines = []
+        for line in source.splitlines():
+            place = max(place, _written(text, line, place))
+            lines.append(text.count("\n", 0, place) + 1)
+            place += len(line)
+        found.append(lines)
+    return found
+
+
+def _written(text: str, line: str, start: int) -> int:
+    """Return where a line of a cell is written in the file's text, which escapes it, or -1."""
+    places = (text.find(json.dumps(line, ensure_ascii=plain)[1:-1], start) for plain in (True, False))
+    return next((place for place in places if place >= 0), -1)
+
+
 def cell_at(cells: list[int], line: int) -> tuple[int, int]:
     """Return the number of the cell, from 1, and the line in it."""
     number = bisect_right(cells, line)

@@ -6,6 +6,7 @@ A rule is a file `find.py` in its folder of the catalog, loaded by path: it may 
     WORDS = ("empty_cache", "synchronize")      files with none of these words are not shown to the rule
     ONLY_HOT = True                             (optional) skip files in which nothing runs every batch
     PREVIEW = True                              (optional) use it only with --preview
+    SEVERITY = "high"                           (optional) how much time it usually takes; "medium" otherwise
     def find(code: Code) -> Iterator[Found]:    yields the findings in one file
 
 `code` answers the rule's questions: `code.calls("item")` are the calls by last name, `code.heat(node)` says how often
@@ -31,7 +32,7 @@ from dataclasses import dataclass, field
 
 from hotlap.analysis.frequency.heat import Heat
 from hotlap.analysis.queries.code import Code
-from hotlap.records.scan_finding import Applicability, Confidence
+from hotlap.records.scan_finding import Applicability, Confidence, Severity
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,4 @@ class Rule:
     find: Callable[[Code], Iterator[Found]]
     only_hot: bool = False  # skip files in which nothing runs every batch
     preview: bool = False  # used only with --preview, or if selected by its own code or name
+    severity: Severity = Severity.MEDIUM

@@ -15,6 +15,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 
 WORDS = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "profile", "emit_nvtx", "gradcheck")
+SEVERITY = "high"
 PREVIEW = True  # it found nothing in 146 repositories that nobody here knew
 _VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": (("1",), "the host waits after every kernel"),

@@ -12,6 +12,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency
 
 WORDS = ("cuda.amp", "cpu.amp", "cuda import amp")
+SEVERITY = "low"
 _NAMES = ("autocast", "GradScaler")
 _HEAT = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)
 

@@ -16,6 +16,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Applicability, Confidence
 
 __all__ = ["ONLY_HOT", "WORDS", "find"]
+SEVERITY = "high"
 ONLY_HOT = True
 
 

@@ -17,6 +17,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence
 
 WORDS = ("for ",)
+SEVERITY = "high"
 ONLY_HOT = True
 _ELEMENTWISE = frozenset(
     f"torch.{name}"

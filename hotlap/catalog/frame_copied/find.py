@@ -16,6 +16,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = (".copy()", ".copy(deep", ".append(", "concat(")
+SEVERITY = "low"
 PREVIEW = True  # it found nothing in 146 repositories that nobody here knew
 _NEW = frozenset(
     "drop reset_index fillna merge join rename assign set_index pivot_table "

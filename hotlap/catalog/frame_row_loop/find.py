@@ -18,6 +18,7 @@ from hotlap.records.scan_finding import Applicability, Confidence
 
 LoopNode = ast.For | ast.comprehension
 WORDS = (".iterrows", ".itertuples", ".apply(", ".applymap(", ".map(", ".iloc[", ".loc[", ".at[", ".iat[")
+SEVERITY = "high"
 _SLOW = frozenset(
     "open read_text read_bytes imread load urlopen get post request urlretrieve sleep run system check_output copy "
     "copyfile copy2 move symlink save imwrite to_csv dump mkdir makedirs exists download generate invoke".split()

@@ -16,6 +16,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence
 
 WORDS = ("frame", "df[", ".iloc", ".loc", ".at[", ".iat[", "pandas", "pd.", "DataFrame", "Series", "get_group")
+SEVERITY = "high"
 ONLY_HOT = True
 _REPAIR = "extract the columns once, in __init__, with frame[name].to_numpy(), and index the arrays"
 

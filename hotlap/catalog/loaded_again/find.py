@@ -21,6 +21,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 __all__ = ["WORDS", "find"]
+SEVERITY = "high"
 PREVIEW = True  # it found nothing in 146 repositories that nobody here knew
 _WRITES = frozenset("save to_csv to_parquet savez dump to_pickle save_pretrained savetxt to_hdf write_text".split())
 _STUDIES = frozenset(("optimize", "agent", "run", "Tuner", "with_parameters", "with_resources"))

@@ -10,6 +10,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("oader(", "DataLoader", "num_workers")
+SEVERITY = "low"
 PREVIEW = True  # it found nothing in 146 repositories that nobody here knew
 
 

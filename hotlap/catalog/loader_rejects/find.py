@@ -11,6 +11,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability
 
 WORDS = ("oader(", "DataLoader", "num_workers")
+SEVERITY = "low"
 PREVIEW = True  # it found nothing in 146 repositories that nobody here knew
 _KNOWN = frozenset((*loaders.POSITIONS, "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order"))
 _WITH_BATCH_SAMPLER = ("shuffle", "sampler", "drop_last")

@@ -14,6 +14,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("oader(", "DataLoader", "num_workers")
+SEVERITY = "high"
 _USUAL = 4  # a bound that leaves cores to the training on most machines
 
 

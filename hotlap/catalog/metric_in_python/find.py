@@ -17,6 +17,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence
 
 WORDS = ("for ", "sklearn", "bleu")
+SEVERITY = "high"
 ONLY_HOT = True
 _LIBRARIES = ("sklearn.metrics.", "seqeval.metrics.", "skimage.metrics.")
 _TRANSLATION = ("nltk.translate.bleu_score.corpus_bleu", "sacrebleu.corpus_bleu")

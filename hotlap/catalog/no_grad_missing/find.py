@@ -15,6 +15,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("for ", "while ")
+SEVERITY = "high"
 ONLY_HOT = True
 _MESSAGE = "this evaluation records a graph for a backward pass that never comes"
 _REPAIR = "evaluate under torch.inference_mode()"

@@ -15,6 +15,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = (".append(", "+=", "+ ", "torch.cat", ".extend(", ".update(")
+SEVERITY = "low"
 ONLY_HOT = True
 _JOINED = ("torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack")
 

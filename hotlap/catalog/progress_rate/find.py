@@ -9,6 +9,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability
 
 WORDS = ("set_postfix", "set_description")
+SEVERITY = "low"
 ONLY_HOT = True
 
 

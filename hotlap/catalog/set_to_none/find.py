@@ -10,6 +10,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Frequency
 
 WORDS = ("zero_grad",)
+SEVERITY = "low"
 
 
 def find(code: Code) -> Iterator[Found]:

@@ -16,6 +16,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence, Frequency
 
 WORDS = ("torch.", "np.", "numpy")
+SEVERITY = "high"
 _MAKERS = frozenset(
     [
         f"torch.{name}"

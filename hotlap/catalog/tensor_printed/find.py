@@ -13,6 +13,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence
 
 WORDS = ("print(", "{", "%", "add_scalar", "log(", "set_postfix", "info(", "str(", "write(")
+SEVERITY = "low"
 ONLY_HOT = True
 
 

@@ -12,6 +12,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability
 
 WORDS = ("empty_cache", "gc.collect", "synchronize", "ipc_collect", "collect(")
+SEVERITY = "high"
 ONLY_HOT = True
 _DEVICES = ("cuda", "mps", "xpu", "accelerator")
 _EMPTYING = frozenset((*(f"torch.{device}.empty_cache" for device in _DEVICES), "torch.cuda.ipc_collect"))

@@ -20,6 +20,7 @@ WORDS = (
     "resampl", "resize", "librosa", "torchaudio", "scipy", "stft", "fft", "interpolate", "tokeniz", "encode", "Mol",
     "padding=", "spacy", "smiles", "literal_eval", "pywt", "pectrogram", "medfilt", "Resize",
 )  # fmt: skip
+SEVERITY = "high"
 _COSTLY_PREFIXES = (
     "librosa.feature.", "librosa.effects.", "torchaudio.functional.", "torchaudio.compliance.", "numpy.fft.",
     "python_speech_features.", "scipy.fft.", "scipy.fftpack.", "pywt.", "rdkit.Chem.AllChem.", "nltk.tokenize.",

@@ -4,29 +4,54 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hotlap.records.codec import to_json
-from hotlap.records.scan_finding import Applicability, Scan, ScanFinding
+from hotlap.records.scan_finding import Applicability, Scan, ScanFinding, Severity
 
 _FIXES = {
-    Applicability.SAFE: "--fix repairs it",
-    Applicability.UNSAFE: "--fix --unsafe repairs it",
+    Applicability.SAFE: "fixable with --fix",
+    Applicability.UNSAFE: "fixable with --fix --unsafe",
     Applicability.DISPLAY_ONLY: "",
 }
 
 
 def text(scan: Scan) -> str:
     lines: list[str] = []
-    for finding in scan.findings:
-        lines.append(f"{where(finding)}:{finding.column} {finding.code} {finding.name}: {finding.message}")
-        chain = " → ".join(f"{step.path}:{step.line} {step.text}" for step in finding.why)
-        lines.append(f"    {finding.frequency}{f': {chain}' if chain else ''} ({finding.confidence} confidence)")
-        fix = _FIXES[finding.applicability]
-        lines.append(f"    {finding.repair}{f' ({fix})' if fix else ''}")
+    for group in _by_cause(scan.findings):
+        first = group[0]
+        places = f", {len(group)} places" if len(group) > 1 else ""
+        lines.append(f"{first.code} {first.name} ({first.severity} severity{places}): {first.repair}")
+        for finding in group:
+            fix = _FIXES[finding.applicability]
+            lines.append(f"  {where(finding)}:{finding.column} {finding.message}{f' ({fix})' if fix else ''}")
+            lines.append(f"    {_reason(finding)}")
     lines.append(_ending(scan))
     return "\n".join(lines) + "\n"
+
+
+def _by_cause(findings: Iterable[ScanFinding]) -> list[list[ScanFinding]]:
+    """Group findings that have the same remedy, the most costly first."""
+    groups: dict[tuple[str, str], list[ScanFinding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.code, finding.repair), []).append(finding)
+    return sorted(groups.values(), key=_cost, reverse=True)
+
+
+def _cost(group: Sequence[ScanFinding]) -> tuple[int, int, int]:
+    severity = max(finding.severity.rank for finding in group)
+    return severity, max(finding.frequency.rank for finding in group), len(group)
+
+
+def _reason(finding: ScanFinding) -> str:
+    """Return how often the line runs and the two ends of the chain of calls that leads there."""
+    steps = [f"{step.path}:{step.line} {step.text}" for step in finding.why]
+    left_out = len(steps) - 2
+    if left_out > 0:
+        steps[1:-1] = [f"{left_out} call{'' if left_out == 1 else 's'} between"]
+    chain = f": {' → '.join(steps)}" if steps else ""
+    return f"{finding.frequency}{chain} ({finding.confidence} confidence)"
 
 
 def where(finding: ScanFinding) -> str:
@@ -36,13 +61,17 @@ def where(finding: ScanFinding) -> str:
 def _ending(scan: Scan) -> str:
     count = len(scan.findings)
     known = f" {_number(scan.known, 'finding')} hidden by the baseline." if scan.known else ""
+    failed = f" {_number(scan.failed, 'file')} could not be read." if scan.failed else ""
+    if not scan.read and scan.unread:
+        return f"Nothing was scanned.{failed}"
     if not count:
-        return f"Nothing {'new ' if scan.known else ''}found in {_number(scan.files, 'file')}.{known}"
+        return f"Nothing {'new ' if scan.known else ''}found in {_number(scan.read, 'file')}.{failed}{known}"
     safe = sum(finding.applicability == Applicability.SAFE for finding in scan.findings)
     unsafe = sum(finding.applicability == Applicability.UNSAFE for finding in scan.findings)
-    repairable = [f"{safe} by --fix"] * bool(safe) + [f"{unsafe} more by --fix --unsafe"] * bool(unsafe)
-    ways = f" Repairable: {', '.join(repairable)}." if repairable else ""
-    return f"{_number(count, 'finding')} in {_number(scan.files, 'file')}.{ways}{known}"
+    more = "more " if safe else ""
+    ways = [f"{safe} fixable with --fix"] * bool(safe) + [f"{unsafe} {more}fixable with --fix --unsafe"] * bool(unsafe)
+    fixable = f"; {', '.join(ways)}" if ways else ""
+    return f"{_number(count, 'finding')} in {_number(scan.read, 'file')}{fixable}.{failed}{known}"
 
 
 def _number(count: int, what: str) -> str:
@@ -60,7 +89,7 @@ def statistics(scan: Scan, as_json: bool = False) -> str:
 
 def markdown(scan: Scan) -> str:
     rows = ["| where | what | how often | what to do |", "|---|---|---|---|"]
-    for finding in scan.findings:
+    for finding in (member for group in _by_cause(scan.findings) for member in group):
         rows.append(
             f"| `{where(finding)}` | {finding.code} {finding.name}: {_cell(finding.message)} | {finding.frequency} | "
             f"{_cell(finding.repair)} |"
@@ -80,11 +109,16 @@ def github(scan: Scan) -> str:
     """Return workflow commands, which GitHub shows as annotations beside the lines."""
     lines = []
     for finding in scan.findings:
-        place = f"file={_property(finding.path)},line={finding.line},endLine={finding.last_line},col={finding.column}"
-        if finding.line == finding.end_line:
+        place = f"file={_property(finding.path)},"
+        place += (
+            f"line={finding.file_line}" if finding.cell
+            else f"line={finding.line},endLine={finding.last_line},col={finding.column}"
+        )  # fmt: skip
+        if finding.line == finding.end_line and not finding.cell:
             place += f",endColumn={finding.end_column}"
         title = _property(f"{finding.code} {finding.name}")
-        lines.append(f"::warning {place},title={title}::{_data(f'{finding.message}; {finding.repair}')}")
+        level = "notice" if finding.severity is Severity.LOW else "warning"
+        lines.append(f"::{level} {place},title={title}::{_data(f'{finding.message}; {finding.repair}')}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -11,10 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from hotlap.records.scan_finding import Confidence, Scan, ScanFinding
+from hotlap.records.scan_finding import Scan, ScanFinding, Severity
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
+_LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}
 
 
 def sarif(scan: Scan, titles: Mapping[str, tuple[str, str, str]], version: str) -> str:
@@ -53,17 +54,22 @@ def _result(finding: ScanFinding, number: int, base: Path, counts: Counter[tuple
     return {
         "ruleId": finding.code,
         "ruleIndex": number,
-        "level": "warning" if finding.confidence != Confidence.LOW else "note",
+        "level": _LEVELS[finding.severity],
         "message": {"text": f"{finding.message}; {finding.repair}"},
         "locations": [_location(base, finding.path, _region(finding))],
         "relatedLocations": [
-            {"id": place, **_location(base, step.path, {"startLine": step.line}), "message": {"text": step.text}}
+            {
+                "id": place,
+                **_location(base, step.path, {"startLine": step.file_line or step.line}),
+                "message": {"text": step.text},
+            }
             for place, step in enumerate(finding.why)
         ],
         "partialFingerprints": {"primaryLocationLineHash": _fingerprint(finding, counts)},
         "properties": {
             "frequency": finding.frequency,
             "confidence": finding.confidence,
+            "severity": finding.severity,
             "applicability": finding.applicability,
         },
     }
@@ -78,6 +84,8 @@ def _fingerprint(finding: ScanFinding, counts: Counter[tuple[str, str, str]]) ->
 
 
 def _region(finding: ScanFinding) -> dict[str, int]:
+    if finding.cell:
+        return {"startLine": max(finding.file_line, 1)}
     region = {"startLine": finding.line, "startColumn": finding.column}
     if finding.block:
         return region | {"endLine": finding.line, "endColumn": finding.column + max(1, len(finding.source))}
