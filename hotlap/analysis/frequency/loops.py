@@ -7,6 +7,7 @@ from enum import IntEnum
 from functools import cached_property
 
 from hotlap.analysis.frequency import hooks
+from hotlap.analysis.frequency.shared_steps import sharing
 from hotlap.analysis.frequency.steps import grow, steppers
 from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.names.modules import argument
@@ -52,6 +53,10 @@ class Loops:
             if function.loops:
                 self.kinds[reference] = [self._kind(reference, loop) for loop in function.loops]
         self._mark_stepping_loops()
+        trained = {reference: [kind is LoopKind.BATCH for kind in kinds] for reference, kinds in self.kinds.items()}
+        for reference, number in sharing(self.project, trained):
+            if self.kinds[reference][number] is LoopKind.PLAIN:
+                self.kinds[reference][number] = LoopKind.BATCH_LIKELY
 
     def _unknown_loaders(self) -> Iterator[tuple[Term, str]]:
         """Yield the iterables of loops over batches whose origin is unknown: an argument, an attribute, a call."""

@@ -266,12 +266,17 @@ def event_name(node: ast.Call) -> str:
     return ""
 
 
+_READS = frozenset(
+    ("open", "torch.load", *(f"numpy.{name}" for name in "load memmap fromfile genfromtxt loadtxt".split()))
+)
+
+
 def is_library(callee: Term) -> bool:
     if isinstance(callee, str):
         return True
     if callee[0] == "attr":
         return callee[2] in OF_TENSORS
-    if callee[0] != "name" or callee[1] in torch_names.LOADER_NAMES or callee[1] == "numpy.load":
+    if callee[0] != "name" or callee[1] in torch_names.LOADER_NAMES or callee[1] in _READS:
         return False  # recorded, although it is the library's
     return callee[1] in torch_names.BUILTINS or callee[1].startswith(("torch.", "numpy.", "math.", "time.", "os."))
 

@@ -27,6 +27,10 @@ from hotlap.analysis.parse.terms import (
 )
 
 _TABLE = ("dict", UNKNOWN)
+_COUNTS = frozenset(  # arguments that count batches, by their names
+    "batch_idx batch_index batch_id batch_num batch_number batch_i i_batch step step_idx global_step iteration "
+    "iter_num iter_idx n_iter itr".split()
+)
 _FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
 
 
@@ -106,6 +110,7 @@ class FileReader(FileState):
             names[function.parameters[0]] = ("self", function.owner)
         outer = scope if scope.function.name else None
         body = Body(self, function, names, outer)
+        body.counters.update(_COUNTS.intersection(function.parameters))
         if self.differentiates:
             body.losses = statements.losses(node)
         if isinstance(node, ast.Lambda):

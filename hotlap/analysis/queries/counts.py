@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, keyword, last_name
 from hotlap.analysis.queries.defaults import default, is_given
+from hotlap.analysis.queries.mappings import mapping
 from hotlap.analysis.queries.samples import set_to
 
 _AROUND = ("enumerate", "tqdm", "track", "progress_bar")
@@ -52,7 +53,15 @@ def _computed(operator: ast.operator, left: int, right: int) -> int | None:
 
 
 def _sources(code: Code, value: ast.expr) -> Iterator[ast.expr]:
-    """Yield what a name or an option may stand for; nothing if that is unknown."""
+    """Yield what a name, an option, a choice or an entry of a table may stand for; nothing if that is unknown."""
+    if isinstance(value, ast.IfExp):
+        yield from (value.body, value.orelse)
+        return
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
+        entries, whole = mapping(code, value, value.value)
+        entry = entries.get(str(value.slice.value))
+        yield from [entry] if whole and entry is not None else []
+        return
     if isinstance(value, ast.Attribute):
         yield from _options(code, value.attr)
         return

@@ -13,7 +13,7 @@ Entries = dict[str, ast.expr]
 _DEEPEST = 4  # mappings made of mappings
 
 
-def mapping(code: Code, call: ast.Call, value: ast.expr, deep: int = 0) -> tuple[Entries, bool]:
+def mapping(code: Code, call: ast.AST, value: ast.expr, deep: int = 0) -> tuple[Entries, bool]:
     """Return the known entries, and whether those are all. Entries that depend on a condition count as given."""
     if deep > _DEEPEST:
         return {}, False
@@ -40,7 +40,7 @@ def _merged(parts: Iterator[tuple[Entries, bool]]) -> tuple[Entries, bool]:
     return entries, whole and some
 
 
-def _displayed(code: Code, call: ast.Call, value: ast.Dict, deep: int) -> tuple[Entries, bool]:
+def _displayed(code: Code, call: ast.AST, value: ast.Dict, deep: int) -> tuple[Entries, bool]:
     entries: Entries = {}
     whole = True
     for key, entry in zip(value.keys, value.values, strict=True):
@@ -55,7 +55,7 @@ def _displayed(code: Code, call: ast.Call, value: ast.Dict, deep: int) -> tuple[
     return entries, whole
 
 
-def _called(code: Code, call: ast.Call, value: ast.Call, deep: int) -> tuple[Entries, bool]:
+def _called(code: Code, call: ast.AST, value: ast.Call, deep: int) -> tuple[Entries, bool]:
     """Return the entries of `dict(…)` and `options.copy()`."""
     if isinstance(value.func, ast.Attribute) and value.func.attr == "copy" and not value.args:
         return mapping(code, call, value.func.value, deep + 1)
@@ -73,7 +73,7 @@ def _called(code: Code, call: ast.Call, value: ast.Call, deep: int) -> tuple[Ent
     return entries, whole
 
 
-def _put(code: Code, call: ast.Call, value: ast.Name | ast.Attribute, deep: int) -> Iterator[tuple[Entries, bool]]:
+def _put(code: Code, call: ast.AST, value: ast.Name | ast.Attribute, deep: int) -> Iterator[tuple[Entries, bool]]:
     """Yield the entries that are put into a variable of this function or file, or into an attribute of the object."""
     scope = code.function(call) or code.tree
     name = dotted(value)

@@ -24,7 +24,16 @@ _LIGHT = frozenset(
     "numpy tolist items keys values get append extend lower strip split index size dim type item is_tensor detach "
     "flatten __len__ __getitem__ T repeat expand sum mean".split()
 )
-_READING = ("numpy.load", "numpy.memmap", "numpy.genfromtxt", "numpy.fromfile", "torch.load", "torch.hub", "torch.nn")
+_READING = (
+    "numpy.load",
+    "numpy.memmap",
+    "numpy.genfromtxt",
+    "numpy.fromfile",
+    "numpy.loadtxt",
+    "torch.load",
+    "torch.hub",
+    "torch.nn",
+)
 _COMPUTING = ("torch.", "numpy.", "random.", "copy.", "math.")
 # These read a file whenever they are indexed, or transform what they read.
 _STORED = ("h5py", "zarr", "lmdb", "numpy.memmap", "tables.", "datasets.", "torchvision.", "torchaudio.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hotlap.analysis.parse.features import SPLITS
-from hotlap.analysis.queries import loaders, rounds
+from hotlap.analysis.parse.features import NO_WORKERS, SOME_WORKERS, SPLITS
+from hotlap.analysis.queries import counts, loaders, rounds
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.defaults import default, is_given
 from hotlap.analysis.queries.entries import may_start
@@ -22,7 +22,7 @@ def find(code: Code) -> Iterator[Found]:
     for loader in loaders.loaders(code):
         heat = loaders.heat(code, loader)
         workers = loader.constant("num_workers")
-        left = _is_left_at_none(code, loader)
+        left = _is_left_at_none(code, loader) or _is_none_by_default(code, loader)
         if loader.workers() == "unknown" and not left:
             continue
         quick = loaders.in_memory(code, loader) or loaders.on_device(code, loader)
@@ -30,7 +30,7 @@ def find(code: Code) -> Iterator[Found]:
             if not quick and not rounds.is_glimpsed(code, loader):
                 yield Found(
                     loader.call,
-                    "the training process loads every batch itself (num_workers is 0)",
+                    f"the training process loads every batch itself (num_workers is 0{' by default' if left else ''})",
                     f"let workers load ahead: num_workers=min({_USUAL}, os.cpu_count() or 1)",
                     Applicability.UNSAFE
                     if ("num_workers" not in loader.settings or (_written(loader) and not left))
@@ -68,6 +68,17 @@ def _is_left_at_none(code: Code, loader: loaders.Loader) -> bool:
     known = default(code, value) if isinstance(value, ast.Name) else None
     none = isinstance(known, ast.Constant) and known.value == 0
     return none and isinstance(value, ast.Name) and is_given(code, value) is False
+
+
+def _is_none_by_default(code: Code, loader: loaders.Loader) -> bool:
+    """Match a number that comes from an option, a table or a choice, each of which gives 0 where nobody says more."""
+    value = loader.settings.get("num_workers")
+    if value is None or isinstance(value, ast.Constant):
+        return False
+    if counts.number(code, value) == 0:
+        return True
+    unseen = isinstance(value, ast.Attribute) and "worker" in value.attr and counts.number(code, value) is None
+    return unseen and code.project_uses(NO_WORKERS) and not code.project_uses(SOME_WORKERS)
 
 
 def _is_whole_stream(code: Code, loader: loaders.Loader) -> bool:
