@@ -376,3 +376,23 @@ def test_an_import_that_a_repair_leaves_without_use_is_removed_with_it():
         "import gc\nimport torch\n\nfor x in loader:\n    model(x).sum().backward()\n    gc.collect()\nprint(torch)\n"
     )
     assert fixed(text, "H101", unsafe=False) == text.replace("import gc\n", "").replace("    gc.collect()\n", "")
+
+
+MAYBE_SCALED = """
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        loss = model(x.cuda()).sum()
+        if scaler is not None:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if scaler is not None:
+            scaler.step(optimizer)
+        else:
+            optimizer.step()
+"""
+
+
+def test_gradients_are_not_divided_where_there_may_be_no_scaler():
+    assert fixed(IMPORTS + MAYBE_SCALED, "C202") == IMPORTS + MAYBE_SCALED

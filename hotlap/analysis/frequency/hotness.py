@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from hotlap.analysis.frequency import hooks
+from hotlap.analysis.frequency.argument_counts import counts_turns
 from hotlap.analysis.frequency.containers import GIVING, deep_movers, feeders, moved_batches
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.frequency.loops import LoopKind, Loops
@@ -215,6 +216,8 @@ class Hotness(Loops):
     def _resolved(self, reference: Reference, function: Function, guard: int) -> int:
         """Return the guard that stands for a condition, given what the project knows about it."""
         term, otherwise = function.conditions[CONDITIONAL - guard]
+        if isinstance(term, tuple) and term[0] == "counted":
+            return FIRST if self._settled and counts_turns(self.callers, reference, function, term[1]) else otherwise
         if isinstance(term, tuple) and term[0] == "flag":
             return RARE if self._settled and self._is_never(reference, function, term[1], term[2]) else otherwise
         return RARE if self.project.is_rare(term, reference.path) else otherwise

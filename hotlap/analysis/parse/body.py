@@ -28,10 +28,6 @@ from hotlap.analysis.parse.facts import (
 from hotlap.analysis.parse.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, Term, element, join
 from hotlap.analysis.parse.tree import walk
 
-_WEIGHTS = frozenset(
-    "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights "
-    "keys".split()
-)
 _ANSWERING = ("def", "name", "attr")
 _MOST_BRANCHES = 4  # of one question; with more, each is rarely taken
 
@@ -172,7 +168,7 @@ class Body(Expressions):
         self._note_counter(node, self.function.loops[number])
         self.function.loops[number].strided |= statements.strided(node.iter)
         self.function.loops[number].weights = any(
-            isinstance(part, ast.Attribute) and part.attr in _WEIGHTS for part in walk(node.iter)
+            isinstance(part, ast.Attribute) and part.attr in statements.WEIGHTS for part in walk(node.iter)
         )
         self._turns(node.body)
         self.stack = before
@@ -200,7 +196,7 @@ class Body(Expressions):
         if isinstance(iterable, ast.Name):
             iterable = self.ranges.get(iterable.id, iterable)
         name = last_name(iterable.func) if isinstance(iterable, ast.Call) else ""
-        loop.batches = name in ("range", "trange") and statements.mentions_batches(*_given(iterable))
+        loop.batches = name in ("range", "trange") and statements.mentions_batches(*statements.given(iterable))
         target = node.target
         if isinstance(target, ast.Tuple) and target.elts and statements.counts(node.iter):
             target = target.elts[0]
@@ -209,7 +205,7 @@ class Body(Expressions):
         if isinstance(target, ast.Name):
             self.counters.add(target.id)
         if isinstance(target, ast.Name | ast.Attribute):  # for self.epoch in range(n)
-            loop.epoch = name in ("range", "trange") and statements.mentions_epochs(target, *_given(iterable))
+            loop.epoch = name in ("range", "trange") and statements.mentions_epochs(target, *statements.given(iterable))
 
     def _while(self, node: ast.While) -> None:
         before = self.stack
@@ -235,7 +231,7 @@ class Body(Expressions):
         body = TURN if body == FIRST and self.counts_here(node.test) else body
         body, otherwise = self._by_project(node.test, body, otherwise)
         before = dict(self.names)
-        first, second = self._by_flag(node.test, body, otherwise)
+        first, second = self._by_flag(node.test, self._by_count(node.test, body), otherwise)
         narrowed = self._narrow(node.test)
         self.guarded(node.body, first)
         after = self.names
@@ -266,6 +262,14 @@ class Body(Expressions):
         if not self._is_argument(name):
             return body, otherwise
         return self._flagged(body, name, wanted), self._flagged(otherwise, name, not wanted)
+
+    def _by_count(self, test: ast.expr, body: int) -> int:
+        """Guard `if number == 0` by an argument: whether it counts the turns of a loop, only its callers say."""
+        name = statements.compared_with_number(test)
+        if body not in (guards.NONE, MAYBE) or not self._is_argument(name):
+            return body
+        self.function.conditions.append((("counted", name), body))
+        return CONDITIONAL - len(self.function.conditions) + 1
 
     def _is_argument(self, name: str) -> bool:
         """Return whether a name is an argument of this function that has not been set again."""
@@ -380,11 +384,6 @@ class Body(Expressions):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.term(child)
-
-
-def _given(call: ast.expr) -> list[ast.expr]:
-    """Return the arguments of a call, without keywords such as the texts of a progress bar."""
-    return call.args if isinstance(call, ast.Call) else []
 
 
 _STATEMENTS: dict[type, Callable[[Body, Any], None]] = {

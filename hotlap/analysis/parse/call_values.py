@@ -10,6 +10,7 @@ from hotlap.analysis.parse.calls import (
     beginning,
     container_method,
     event_name,
+    given_counts,
     given_flags,
     holds_module,
     is_library,
@@ -89,6 +90,7 @@ class ReadState:
         self.stack: Stack = ()
         self.no_grad = function.no_grad
         self.loop_names: dict[str, int] = {}  # names that hold a loop's element, and the loop
+        self.counters: set[str] = set()  # names that count the turns of a loop
 
     def term(self, node: ast.expr) -> Term:
         raise NotImplementedError
@@ -152,6 +154,7 @@ class ReadState:
                 given,
                 self.no_grad,
                 given_flags(node),
+                given_counts(node, self.counters) if self.counters else (),
                 event_name(node),
             )
             self.function.calls.append(known)

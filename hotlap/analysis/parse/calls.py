@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from hotlap.analysis.parse import torch_names
 from hotlap.analysis.parse.facts import Loop
@@ -255,6 +255,13 @@ def given_flags(node: ast.Call) -> tuple[tuple[int | str, bool], ...]:
         elif isinstance(word.value, ast.Constant) and word.value.value in _FLAGS:
             found.append((word.arg, bool(word.value.value)))
     return tuple(found)
+
+
+def given_counts(node: ast.Call, counters: Container[str]) -> tuple[int | str, ...]:
+    """Return the arguments that count the turns of a loop: `log(loss, batch_number)`."""
+    every: list[tuple[int | str, ast.expr]] = list(enumerate(node.args))
+    every += [(word.arg, word.value) for word in node.keywords if word.arg is not None]
+    return tuple(place for place, value in every if isinstance(value, ast.Name) and value.id in counters)
 
 
 def event_name(node: ast.Call) -> str:

@@ -39,7 +39,6 @@ class Expressions(ReadState):
         super().__init__(reader, function, environment)
         self.outer = outer
         self.losses: frozenset[str] = frozenset()  # names that a backward pass of the function starts from
-        self.counters: set[str] = set()
         self.rare_names: set[str] = set()
         self.few: set[str] = set()  # names of small numbers
         self.ranges: dict[str, ast.expr] = {}  # what names were last set to, such as a bar over a range

@@ -53,6 +53,7 @@ class Call:
     keywords: tuple[tuple[str, Term], ...] = ()
     no_grad: bool = False
     flags: tuple[tuple[int | str, bool], ...] = ()  # arguments that are literally True, False or None, by place or name
+    counts: tuple[int | str, ...] = ()  # arguments that count the turns of a loop, by place or name
     event: str = ""  # the first argument that is a literal name: call_hook("before_step")
 
 

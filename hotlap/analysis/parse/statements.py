@@ -65,6 +65,15 @@ def tested_flag(test: ast.expr) -> tuple[str, bool]:
     return "", True
 
 
+def compared_with_number(test: ast.expr) -> str:
+    """Return `number` for `number == 0`, else ""."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return ""
+    right = test.comparators[0]
+    plain = isinstance(right, ast.Constant) and type(right.value) is int
+    return test.left.id if plain and isinstance(test.left, ast.Name) else ""
+
+
 def is_static(function: Function) -> bool:
     return any(name == "staticmethod" for name, _ in function.decorators)
 
@@ -225,6 +234,10 @@ def mentions_epochs(*nodes: ast.expr) -> bool:
     return any("epoch" in name.lower() and "per_epoch" not in name.lower() for name in names if isinstance(name, str))
 
 
+WEIGHTS = frozenset(
+    "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights "
+    "keys".split()
+)
 _PIECES = ("split", "chunk", "tensor_split", "array_split")
 
 
@@ -283,3 +296,8 @@ def _is_message(statement: ast.stmt) -> bool:
         and isinstance(statement.value, ast.Call)
         and last_name(statement.value.func) in _MESSAGES
     )
+
+
+def given(call: ast.expr) -> list[ast.expr]:
+    """Return the arguments of a call, without keywords such as the texts of a progress bar."""
+    return call.args if isinstance(call, ast.Call) else []
