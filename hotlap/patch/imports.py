@@ -21,11 +21,12 @@ PutOff = Callable[[ModuleType, Callable[[], None]], None]
 
 _awaited: dict[str, list[Call]] = {}
 _put_off: dict[str, PutOff] = {}
+_not_run: set[str] = set()  # modules that are imported and put off
 
 
 def when_imported(name: str, call: Call) -> None:
-    """Call `call(module)` once the module is imported; at once if it already is."""
-    if name in sys.modules:
+    """Call `call(module)` once the module is imported; at once if it already is, and has run."""
+    if name in sys.modules and name not in _not_run:
         call(sys.modules[name])
         return
     if _finder not in sys.meta_path:
@@ -77,6 +78,7 @@ class _Loader:
         if begin is None:
             self._execute(module)
         else:
+            _not_run.add(self._spec.name)
             begin(module, lambda: self._execute(module))
 
     def _execute(self, module: ModuleType) -> None:
@@ -85,6 +87,7 @@ class _Loader:
             gc.disable()
         try:
             self._loader.exec_module(module)
+            _not_run.discard(self._spec.name)
             _imported(module, self._spec.name)
         finally:
             if pauses:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+
+from hotlap.patch.imports import put_off, when_imported
 from hotlap.process.launch import environment
 from tests.patch.test_boot import clean, python, session
 
@@ -75,3 +78,19 @@ def test_dynamo_runs_when_it_is_used(session):
     plain, entered = said
     assert entered == plain
     assert plain.count("<class 'module'> True") == len(USES)
+
+
+def test_who_waits_for_a_module_that_is_put_off_is_called_once_it_runs(tmp_path, monkeypatch):
+    (tmp_path / "put_off_here.py").write_text("here = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    begun, said = [], []
+    assert put_off("put_off_here", lambda module, execute: begun.append(execute))
+    module = importlib.import_module("put_off_here")
+    when_imported("put_off_here", lambda module: said.append(module.here))
+    assert not hasattr(module, "here")
+    assert not said
+    begun[0]()
+    assert said == [True]
+    when_imported("put_off_here", lambda module: said.append(module.here))
+    assert said == [True, True]
+    assert not put_off("put_off_here", lambda module, execute: None)
