@@ -46,7 +46,7 @@ def runs(verb: str | None, last: int, as_json: bool, run_dir: Path | None) -> in
     found = [run for run in reversed(store.every(run_dir)) if verb in (None, _verb(run))]
     listed = [_listed(run) for run in found[:last]]
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in listed], indent=2))
+        click.echo(json.dumps([asdict(run) for run in listed], indent=2, ensure_ascii=False))
     elif not listed:
         kind = f" of hotlap {verb}" if verb else ""
         raise RunNotFound(f"no run{kind} in {run_dir or store.home()}; make one: {EXAMPLES[verb or RUN]}")

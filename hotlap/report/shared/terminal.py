@@ -28,6 +28,7 @@ COLOURS = {
 }
 SPAN_COLOURS = ("green3", "dark_sea_green4", "spring_green1", "chartreuse4")
 WIDEST_BAR = 100
+WHOLE = 17  # characters of a word that is not broken; a path may be longer
 ROOMY = 76  # columns; narrower tables drop their extra columns
 # Replacements for terminals whose encoding lacks these characters.
 ASCII = str.maketrans(
@@ -149,18 +150,27 @@ def draw_table(table: Table, console: Console) -> None:
         padding=(0, 1),
     )
     visible = [i for i, column in enumerate(table.columns) if console.width >= ROOMY or not column.extra]
-    for column in (table.columns[i] for i in visible):
+    for i in visible:
+        column = table.columns[i]
         drawn.add_column(
             Text(column.title),
             justify="right" if column.figures else "left",
             no_wrap=column.figures,
             overflow="fold",
-            min_width=column.minimum,
+            min_width=_narrowest(table, i) if console.width >= ROOMY else column.minimum,
         )
     for i, row in enumerate(table.rows):
         drawn.add_row(*(glued(row[j]) for j in visible), style="bold red" if i == table.marked else None)
     console.print(drawn)
     show(console, Text(table.note, "dim"))
+
+
+def _narrowest(table: Table, i: int) -> int | None:
+    """Return a width at which names stay whole: rich would rather break them than give a sentence another line."""
+    column = table.columns[i]
+    words = [word for row in table.rows for word in row[i].split()]
+    longest = 0 if column.figures else min(WHOLE, max(map(len, words), default=0))
+    return max(longest, column.minimum or 0) or None
 
 
 def draw_list(console: Console, title: str, items: tuple[str, ...], numbered: bool = False) -> None:
