@@ -88,7 +88,7 @@ def _not_faster(found: Speed) -> tuple[Decision, str]:
     more = str(fewest) if fewest < FAR_TOO_MANY else f"more than {FAR_TOO_MANY}"
     return (
         Decision.INCONCLUSIVE,
-        f"{_ratio(found)}, {_band(found)}: too noisy to show {least}, needs {more} more processes per arm",
+        f"{_ratio(found)}, {_band(found)}: too noisy to show {least}, needs {more} more processes on each side",
     )
 
 

@@ -63,7 +63,7 @@ def test_a_gain_hidden_by_noise_is_inconclusive_and_says_how_many_processes_are_
     found = judge(arms(1.1), loud, asked())
     assert found.decision == Decision.INCONCLUSIVE
     assert found.speed.more > 0
-    assert "more processes per arm" in found.why
+    assert "more processes on each side" in found.why
 
 
 @pytest.mark.parametrize("ended", [reason for reason in EndReason if reason is not EndReason.MEASURED])

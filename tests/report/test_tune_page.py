@@ -54,7 +54,7 @@ class TestSentence:
         page = page_of(tunings.inconclusive())
         assert page.state == "inconclusive"
         assert page.sentence.startswith("Inconclusive: the 2 optimisations kept together measured 1.03×, but ")
-        assert "6 more processes per arm would settle it." in page.details
+        assert "6 more processes on each side would settle it." in page.details
 
     def test_a_stack_that_failed_in_the_final_trial_is_not_a_speedup(self):
         assert page_of(tunings.fallen_apart()).sentence.startswith("No speed-up: the optimisations kept one by one")
@@ -148,13 +148,13 @@ class TestRows:
     def test_an_inconclusive_entry_says_what_it_needs(self):
         notes = row(page_of(tunings.faster()), "channels-last").notes
         assert notes == (
-            "needs 5 more processes per arm",
+            "needs 5 more processes on each side",
             "the smallest speed-up this sample could show is 1.07×",
             "its gate needs 2 more",
         )
 
     def test_notes_do_not_repeat_the_reason(self):
-        why = "1.03 × as fast: too noisy to show 2 %, needs 5 more processes per arm"
+        why = "1.03 × as fast: too noisy to show 2 %, needs 5 more processes on each side"
         found = tried(
             0, "tf32", None, 1.03, Decision.INCONCLUSIVE, why, speed=speed(1.03, 0.06, more=900, more_as_measured=5)
         )

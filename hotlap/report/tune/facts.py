@@ -120,9 +120,15 @@ def broken_processes(tuning: TuneRecord) -> Table:
 def broken_rows(trials: Sequence[Trial]) -> Table:
     return Table(
         title="Processes that did not train to the end",
-        columns=(Column("#", figures=True), Column("trial"), Column("arm"), Column("ended"), Column("why")),
+        columns=(Column("#", figures=True), Column("trial"), Column("side"), Column("ended"), Column("why")),
         rows=tuple(
-            (str(sample.number), clean(trial.name), sample.arm, sample.ended, clean(sample.why) or NONE)
+            (
+                str(sample.number),
+                clean(trial.name),
+                sample.arm,
+                sample.ended,
+                clean(sample.why) or NONE,
+            )
             for trial in trials
             for sample in broken(trial)
         ),
@@ -200,7 +206,10 @@ def footer(tuning: TuneRecord) -> Iterator[tuple[str, str]]:
     yield "versions", clean(", ".join(f"{name} {version}" for name, version in tuning.versions))
     yield "seeds", ", ".join(seed_name(shift) for shift in shifts) or "none used yet"
     yield "repeats itself", _repeats(tuning)
-    yield "trials", f"{plural(len(tuning.trials), 'trial')}, {plural(ran, 'process', 'processes')}, arms interleaved"
+    yield (
+        "trials",
+        f"{plural(len(tuning.trials), 'trial')}, {plural(ran, 'process', 'processes')}, before and after in turns",
+    )
     yield "risk allowed", clean(tuning.asked.risk)
     yield "started", clean(tuning.started)
     yield "run", clean(tuning.run)

@@ -94,7 +94,7 @@ def _facts(
     compared = f" before and {len(after)} after" if after else ""
     yield f"Means over {plural(len(before), 'process', 'processes')}{compared}{over}."
     if not paired:
-        yield "The two arms had no seed in common, so their curves differ by chance as well."
+        yield "Before and after had no seed in common, so their curves differ by chance as well."
     if after:
         yield from _distance(before, after)
     yield _inside(thin, own)

@@ -167,8 +167,8 @@ def more_processes(speed: Speed) -> str:
     """Say how many more processes would show the minimum effect, or the measured ratio if that takes fewer."""
     more = min(speed.more, speed.more_as_measured) or speed.more
     if more > FAR_TOO_MANY:
-        return f"far more than {FAR_TOO_MANY} more processes per arm"
-    return f"{plural(more, 'more process', 'more processes')} per arm"
+        return f"far more than {FAR_TOO_MANY} more processes on each side"
+    return f"{plural(more, 'more process', 'more processes')} on each side"
 
 
 def pays_off(verdict: Verdict) -> Iterator[str]:
