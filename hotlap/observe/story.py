@@ -145,6 +145,7 @@ class Story:
 
     def _differentiate(self, at: int, loss: Any) -> None:
         self.losses.add(loss)
+        self.tally.differentiated()
         self.clock.enter(t.PHASE_OF[t.DIFFERENTIATE], at)
 
     def _loss(self, at: int, loss: Any) -> None:

@@ -24,8 +24,9 @@ class Tally:
         self._counts: dict[LoaderCounts, tuple[int, int]] = {}
         self._final_counts: dict[LoaderCounts, tuple[int, int]] | None = None  # None: still measuring
         self._call_sizes: list[int] = []
-        self._call_size: int | None = None
-        self._ended_size: int | None = None
+        self._call_size = 0
+        self._called = False  # since the last backward
+        self._ended_size = 0
         self.warmup = Warmup(steps=0, seconds=0.0, settled=False)
         self.skipped = 0
         self.look_steps = 0
@@ -54,17 +55,21 @@ class Tally:
         self._boundaries.append(boundary)
 
     def called_with(self, size: int) -> None:
-        """Note a training call of the root module; the first call of a step shows its batch size."""
-        if self._call_size is None:
-            self._call_size = size
+        """Note a training call of the root module; the first before each backward shows the size of a (micro-)batch."""
+        if not self._called:
+            self._called = True
+            self._call_size += size
+
+    def differentiated(self) -> None:
+        self._called = False
 
     def optimizer_ended(self) -> None:
         self._ended_size = self._ended_size or self._call_size
-        self._call_size = None
+        self._call_size, self._called = 0, False
 
     def close_step(self) -> None:
-        self._call_sizes.append(self._ended_size or 0)
-        self._ended_size = None
+        self._call_sizes.append(self._ended_size)
+        self._ended_size = 0
 
     @property
     def steps(self) -> int:
@@ -117,7 +122,8 @@ class Tally:
         batches = sum(now[loader][0] - self._counts.get(loader, (0, 0))[0] for loader in training)
         samples = sum(now[loader][1] - self._counts.get(loader, (0, 0))[1] for loader in training)
         if not batches:
-            return 0, sum(self._call_sizes[: self.steps])
+            known = [size for size in self._call_sizes[: self.steps] if size]  # of the steps recorded in detail
+            return 0, round(self.steps * sum(known) / len(known)) if known else 0
         return batches, samples
 
     def training_seconds(self) -> float:

@@ -324,6 +324,15 @@ def test_without_a_loader_the_first_call_of_a_step_gives_its_samples(reader):
     assert reader.tally._call_sizes == [16, 8]
 
 
+def test_without_a_loader_the_micro_batches_of_an_accumulation_are_added_up(reader):
+    for at in (0, 10, 20, 30):
+        reader.read((t.CALL, at, (False, 12)), (t.CALLED, at + 1))
+        reader.read((t.DIFFERENTIATE, at + 2, None), (t.DIFFERENTIATED, at + 3))
+    reader.read((t.STEP, 40, A), (t.STEPPED, 41, A))
+    reader.story.close_step()
+    assert reader.tally._call_sizes == [48]
+
+
 # Syncs and copies
 
 
