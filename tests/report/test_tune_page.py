@@ -72,6 +72,13 @@ class TestSentence:
     def test_a_tune_without_candidates_says_so(self):
         assert page_of(tuning(())).sentence == "No speed-up: nothing was tried."
 
+    def test_what_was_proven_as_one_set_and_fell_later_is_not_called_untried(self):
+        ran, judged = tunings.final(1.3)
+        fallen = replace(judged, decision=Decision.REJECT, stage=TrialStage.LASTING, why="it becomes slower later")
+        page = page_of(tuning((tunings.noise(), (replace(ran, entry=None), fallen))))
+        assert page.sentence == "No speed-up: what was tried together is not kept; it becomes slower later."
+        assert "Step" not in {figure.label for figure in page.figures}, "nothing is kept that would change it"
+
     def test_a_gate_that_did_not_pass_is_never_called_harmless(self):
         made = tunings.faster()
         odd = replace(made.speedup, gate=gate(None))
@@ -100,7 +107,7 @@ class TestSentence:
         first, *rest = tuning.verdicts
         loud = replace(first, speed=replace(first.speed, noise_high=1.5))
         details = page_of(replace(tuning, verdicts=(loud, *rest))).details
-        assert any("identical arms may differ by 1.50×. Let nothing else run" in detail for detail in details)
+        assert any("identical runs may differ by 1.50×. Let nothing else run" in detail for detail in details)
 
 
 class TestRows:

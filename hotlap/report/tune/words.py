@@ -76,7 +76,7 @@ def _without_final(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, str]:
         kept = plural(len(tuning.kept), OPTIMISATION)
         return UNCLEAR, f"Inconclusive: {kept} kept one by one, but not tried together against the baseline."
     if not rows:
-        return NO_SPEEDUP, "No speed-up: nothing was tried."
+        return NO_SPEEDUP, f"No speed-up: {_fell_together(tuning)}"
     unclear = sum(row.state == INCONCLUSIVE for row in rows)
     if unclear == len(rows):
         which = (
@@ -90,6 +90,16 @@ def _without_final(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, str]:
         NO_SPEEDUP,
         f"No speed-up: of {plural(len(rows), OPTIMISATION)} tried, none is proven faster and harmless{also}.",
     )
+
+
+def _fell_together(tuning: TuneRecord) -> str:
+    """Say why what was proven as one set, without a trial of its own for each, is not kept after all."""
+    fallen = [
+        verdict
+        for verdict in tuning.verdicts
+        if verdict.stage != TrialStage.NOISE and verdict.decision == Decision.REJECT
+    ]
+    return f"what was tried together is not kept; {_ended(fallen[-1].why)}" if fallen else "nothing was tried."
 
 
 def _unfinished(tuning: TuneRecord, rows: Sequence[Row]) -> str:
@@ -123,7 +133,7 @@ def _noisy(tuning: TuneRecord) -> Iterator[str]:
     speed = _speed_of(verdict_of(tuning, TrialStage.NOISE))
     if speed is not None and speed.noise_high is not None and speed.noise_high > NOISY:
         yield (
-            f"This machine is too noisy for small gains: identical arms may differ by {times(speed.noise_high)}. Let "
+            f"This machine is too noisy for small gains: identical runs may differ by {times(speed.noise_high)}. Let "
             "nothing else run, or give a larger --budget."
         )
 
@@ -161,7 +171,7 @@ def _speed(tuning: TuneRecord) -> Iterator[Figure]:
 
 def _steps(tuning: TuneRecord) -> Iterator[Figure]:
     final = final_trial(tuning)
-    if final is None:
+    if final is None or not tuning.kept:
         return
     base, new = measured(final.of(BASE)), measured(final.of(NEW))
     before, after = step_ms(base), step_ms(new)
