@@ -92,13 +92,18 @@ class Trainer:
         self.progress = self._displayed(progress) if isinstance(progress, str) else progress
         self.device = device_from(device if distributed is None else local_device(device))
         self.processes = join(distributed, self.device)
-        if self.processes is not None and not self.processes.is_first:
+        if not self.is_first:
             self.say, self.progress, self.sinks = _unheard, None, []
         self.beside = beside(loss, step)
         require_known(optimizer, model, self.beside)
         weights, precision = recipe.loss_weights, recipe.precision
         self._average: Average | None = None
         self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this process is the first, or the only one, of those that train together."""
+        return self.processes is None or self.processes.is_first
 
     def _displayed(self, wanted: Shown) -> Callable[[str], None] | None:
         """Add the display to the sinks; return what shows progress between their records."""
@@ -326,7 +331,7 @@ class Trainer:
             beside=self.beside,
             own_evaluation=own,
             train_metrics=self.train_metrics,
-            callbacks=Callbacks(self.callbacks, self.processes is None or self.processes.is_first),
+            callbacks=Callbacks(self.callbacks, self.is_first),
             log=Log(self.sinks, self.progress),
             interrupts=interrupts,
             say=self.say,

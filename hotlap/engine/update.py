@@ -7,6 +7,8 @@ captured once and replayed.
 from __future__ import annotations
 
 import contextlib
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -206,6 +208,28 @@ class Average:
                 torch._foreach_copy_(weights, own)
 
 
+def _first_found(loss_of: LossOf, item: Any, rows: int) -> Found:
+    """Return the first loss; raise for one that is not one number, or of outputs and targets that torch would repeat
+    until their shapes fit.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Using a target size")
+        try:
+            found = loss_of(item)
+        except UserWarning as error:
+            shapes = " and ".join(re.findall(r"\[[\d, ]*\]", str(error)))
+            raise BadRecipe(
+                f"the loss compares target and outputs of different shapes ({shapes}), each with all of the other; "
+                "give them one shape, such as targets[:, None] in the data or .squeeze(1) at the end of the model"
+            ) from error
+    loss = found[0]["loss"]
+    if loss.numel() != 1:
+        raise BadRecipe(
+            f"the loss has shape {list(loss.shape)} for {rows} rows; return one number, such as loss.mean()"
+        )
+    return found
+
+
 class Update:
     """Runs one optimizer step; called with what makes the batches of its window."""
 
@@ -264,10 +288,12 @@ class Update:
 
     def _backward(self, item: Any, rows: int, share: float, loss_of: LossOf) -> Tensor:
         """Weight a batch by its rows, so that a window is one large batch whatever the size of its last batch."""
-        losses, outputs, targets = loss_of(item)
         if not self.tally.names:
+            losses, outputs, targets = _first_found(loss_of, item, rows)
             self.tally.name(tuple(losses))
-        elif tuple(losses) != self.tally.names:
+        else:
+            losses, outputs, targets = loss_of(item)
+        if tuple(losses) != self.tally.names:
             before, now = ", ".join(self.tally.names), ", ".join(losses)
             raise BadRecipe(f"the loss returned {now}, but {before} before; it must return the same names every time")
         self._differentiate(losses["loss"], share)
@@ -286,8 +312,6 @@ class Update:
         """Start the backward pass from the share rather than scale the loss, whose value may still be on its way."""
         if self.scaler is not None:
             self.scaler.scale(loss * share if share != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
-        elif loss.numel() != 1:
-            loss.backward()  # type: ignore[no-untyped-call] # torch says what is wrong
         else:
             is_one = share == 1.0 and not loss.dim() and loss.dtype is self.unit.dtype
             begin = self.unit if is_one else torch.full(loss.shape, share, dtype=loss.dtype, device=loss.device)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.update import Forward
-from tests.engine.training import fitted
+from tests.engine.training import Rows, fitted, numbers, trainer
 
 
 def named(found, **weights):
@@ -32,3 +33,19 @@ def test_rejects_a_total_beside_its_parts():
 def test_rejects_weights_for_a_loss_without_parts():
     with pytest.raises(BadRecipe, match=r"loss_weights names \['mse'\], but the loss returned one tensor"):
         fitted(loss_weights={"mse": 10.0})
+
+
+def test_a_loss_of_shapes_that_do_not_fit_is_refused_before_a_step():
+    inputs, targets = numbers()
+    made = trainer()
+    before = made.model.head.weight.detach().clone()
+    with pytest.raises(BadRecipe, match=r"different shapes \(\[16\] and \[16, 1\]\).*such as targets\[:, None\]"):
+        made.fit(Rows(inputs, targets[:, 0]), epochs=1)
+    assert torch.equal(made.model.head.weight, before)
+
+
+def test_a_loss_for_each_row_is_refused():
+    with pytest.raises(
+        BadRecipe, match=r"the loss has shape \[16, 1\] for 16 rows; return one number, such as loss.mean"
+    ):
+        fitted(loss=nn.MSELoss(reduction="none"))

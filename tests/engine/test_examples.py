@@ -1,0 +1,42 @@
+"""The examples of the engine run as their first lines say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def printed(*words, launcher=()):
+    command = [sys.executable, *launcher, str(EXAMPLES / words[0]), *map(str, words[1:])]
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def accuracy(lines):
+    return float(lines[-1].split()[1].rstrip(","))
+
+
+def test_a_table_trains_in_one_process_and_goes_on_in_two(tmp_path):
+    assert accuracy(printed("engine_table.py", tmp_path, "--epochs", 3)) > 0.85
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    lines = printed("engine_table.py", tmp_path, "--epochs", 5, launcher=two)
+    assert len(lines) == 1
+    assert accuracy(lines) > 0.85
+    assert (tmp_path / "customers.pt2").exists()
+
+
+def test_images_train_in_two_phases():
+    assert accuracy(printed("engine_images.py", "--epochs", 1, "--images", 320)) > 0.1
+
+
+def test_text_is_classified_by_a_transformer():
+    pytest.importorskip("transformers")
+    assert accuracy(printed("engine_text.py", "--epochs", 3)) > 0.8
