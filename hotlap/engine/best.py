@@ -16,7 +16,7 @@ def watch(place: Position, monitor: str, say: Callable[[str], None]) -> None:
     """Forget the best epoch if a resumed run monitors another score: the two cannot be compared."""
     if place.monitor not in (None, monitor):
         say(f"the best epoch is now the one with the {monitor}; before, it was the one with the {place.monitor}")
-        place.best, place.best_epoch, place.idle = None, None, 0
+        place.best, place.best_epoch, place.idle, place.ranking = None, None, 0, []
     place.monitor = monitor
 
 
@@ -45,7 +45,7 @@ def require_direction(parts: Parts) -> None:
 
 
 def _wants_best(recipe: Recipe) -> bool:
-    return recipe.patience is not None or (recipe.checkpoints is not None and recipe.checkpoints.best)
+    return recipe.patience is not None or (recipe.checkpoints is not None and bool(recipe.checkpoints.best))
 
 
 def judge(place: Position, epoch: int, value: float, higher: bool, least: float) -> bool:
@@ -57,6 +57,15 @@ def judge(place: Position, epoch: int, value: float, higher: bool, least: float)
     else:
         place.idle += 1
     return better
+
+
+def rank(place: Position, epoch: int, value: float, higher: bool, count: int) -> list[int]:
+    """Add the epoch to the `count` best ones, unless its score is worse; return the epochs that no longer are."""
+    if math.isnan(value):
+        return []
+    entries = sorted([*place.ranking, (value, epoch)], key=lambda entry: (-entry[0] if higher else entry[0], entry[1]))
+    place.ranking = entries[:count]
+    return [dropped for _, dropped in entries[count:] if dropped != epoch]
 
 
 def why_over(place: Position, patience: int | None, callbacks: Sequence[str], epochs: int) -> str | None:

@@ -6,6 +6,7 @@ A file is written beside its place, flushed to the disk and renamed. It holds te
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import shutil
@@ -30,6 +31,9 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 HELD_SECONDS = 0.2  # at most
 
 
+Order = tuple[State, Callable[[], None], Sequence[str], Sequence[str]]
+
+
 class PlainList(list[Any]):
     """Plain values that no longer change, so that they need not be copied one by one."""
 
@@ -38,9 +42,13 @@ def every_name(epoch: int) -> str:
     return f"epoch-{epoch:04d}.pt"
 
 
+def best_name(epoch: int) -> str:
+    return f"best-{epoch:04d}.pt"
+
+
 def require_free(folder: Path) -> None:
     """Raise if the folder holds the checkpoints of another run."""
-    found = sorted(path.name for pattern in (LAST, BEST, "epoch-*.pt") for path in folder.glob(pattern))
+    found = sorted(path.name for pattern in (LAST, BEST, "best-*.pt", "epoch-*.pt") for path in folder.glob(pattern))
     if found:
         raise CheckpointsInTheWay(
             f"{folder} holds the checkpoints of another run ({', '.join(found[:3])}{', …' if found[3:] else ''}); "
@@ -61,7 +69,7 @@ class Writer:
         self.waited = 0.0
         self.last_good: Path | None = None
         self.failed: dict[str, str] = {}  # names that should have been written since, and why they were not
-        self._queue: queue.Queue[tuple[State, Callable[[], None], Sequence[str]] | None] = queue.Queue(maxsize=1)
+        self._queue: queue.Queue[Order | None] = queue.Queue(maxsize=1)
         self._thread: threading.Thread | None = None
         self._free = threading.Event()
 
@@ -75,8 +83,10 @@ class Writer:
         except (OSError, ValueError) as error:
             raise CheckpointNotWritten(f"no checkpoint can be written to {self.folder}: {error}") from error
 
-    def put(self, state: State, names: Sequence[str]) -> None:
-        """Hand over the state as it is now; what later steps change is not written."""
+    def put(self, state: State, names: Sequence[str], outdated: Sequence[str] = ()) -> None:
+        """Hand over the state as it is now; what later steps change is not written. Outdated files are removed once it
+        is written.
+        """
         aside, ready = set_aside(state)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="hotlap-checkpoints", daemon=True)
@@ -86,7 +96,7 @@ class Writer:
             self.go_on()
         else:
             self._free.clear()
-        self._queue.put((aside, ready, names))
+        self._queue.put((aside, ready, names, outdated))
         self.waited += time.perf_counter() - started
 
     def go_on(self) -> None:
@@ -111,13 +121,20 @@ class Writer:
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
-            state, ready, names = item
+            state, ready, names, outdated = item
             self._free.wait(HELD_SECONDS)
             try:
                 self._write(state, ready, names)
+                if not self.failed:
+                    self._remove(outdated)
             finally:
                 self._queue.task_done()
         self._queue.task_done()
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(OSError):  # one file too many does no harm
+                (self.folder / name).unlink(missing_ok=True)
 
     def _write(self, state: State, ready: Callable[[], None], names: Sequence[str]) -> None:
         """Write the first name last: a checkpoint to resume must not know of a best one that does not exist."""

@@ -85,6 +85,7 @@ def scored(outputs: Iterator[tuple[Any, Batch]], inputs: int, metrics: Mapping[s
     """Return the metrics of these outputs."""
     own = copy.deepcopy(dict(metrics))
     for metric in own.values():
+        metric.alone()
         metric.reset()
     for found, batch in outputs:
         for metric in own.values():

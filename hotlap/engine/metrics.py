@@ -55,6 +55,9 @@ class Metric:
         """Return the value so far, a scalar on the device."""
         raise NotImplementedError
 
+    def alone(self) -> None:
+        """Compute from the rows of this process from now on, without asking others for theirs."""
+
     def explain(self) -> None:
         """Raise if it is the user's mistake that the value is not a number; called only then. Host sync."""
 

@@ -131,9 +131,15 @@ class GradientSum:
     def __init__(self, processes: Processes, parameters: Sequence[Tensor]) -> None:
         self.processes, self.parameters = processes, parameters
         self.trained: list[Tensor] | None = None  # those that get a gradient in any process
+        self.others: list[Tensor] = []
 
     def __call__(self, losses: Tensor) -> None:
         trained = self._agreed() if self.trained is None else self.trained
+        if any(parameter.grad is not None for parameter in self.others):
+            raise BadRecipe(
+                "a weight that had no gradient in the first step has one now, which several processes cannot agree on; "
+                "use all weights in the first step, or begin a Phase where more of them are trained"
+            )
         gradients: list[Tensor] = [losses]
         for parameter in trained:
             if parameter.grad is None:
@@ -147,9 +153,9 @@ class GradientSum:
         has = torch.tensor([parameter.grad is not None for parameter in self.parameters], device=self.processes.device)
         counts = has.int()
         torch_distributed.all_reduce(counts)
-        self.trained = [
-            parameter for parameter, count in zip(self.parameters, counts.tolist(), strict=True) if count > 0
-        ]
+        pairs = list(zip(self.parameters, counts.tolist(), strict=True))
+        self.trained = [parameter for parameter, count in pairs if count]
+        self.others = [parameter for parameter, count in pairs if not count]
         return self.trained
 
 

@@ -21,12 +21,13 @@ Switch = Literal["auto", "on", "off"]
 class Checkpoints:
     """What is saved in `folder`: last.pt always, best.pt by the monitored score, epoch-0004.pt every `every` epochs.
 
+    With best=3 there is also best-0004.pt for each of the three best epochs.
     With `steps`, last.pt is also written in the middle of an epoch, every so many optimizer steps. A folder that holds
     the checkpoints of another run is refused unless `replace` is set.
     """
 
     folder: Path | str
-    best: bool = True
+    best: bool | int = True
     every: int | None = None
     steps: int | None = None
     replace: bool = False
@@ -34,7 +35,9 @@ class Checkpoints:
     def __post_init__(self) -> None:
         is_path = isinstance(self.folder, str | os.PathLike)
         _require(is_path, f"{_shown(self, 'folder')}; use a path, such as 'runs/first'")
-        _switches(self, "best", "replace")
+        _switches(self, "replace")
+        is_count = isinstance(self.best, int) and self.best >= 0  # a bool is one too
+        _require(is_count, f"{_shown(self, 'best')}; use True, False or how many of the best epochs to keep")
         _whole(self, 1, "every", "steps", optional=True)
 
 

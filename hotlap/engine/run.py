@@ -12,8 +12,8 @@ from typing import Any, NoReturn, cast
 import torch
 
 from hotlap.engine import processor
-from hotlap.engine.best import direction, judge, require_direction, watch, why_over
-from hotlap.engine.checkpoints import BEST, LAST, Writer, every_name
+from hotlap.engine.best import direction, judge, rank, require_direction, watch, why_over
+from hotlap.engine.checkpoints import BEST, LAST, Writer, best_name, every_name
 from hotlap.engine.choice import Mode
 from hotlap.engine.errors import BadRecipe, NonFiniteLoss
 from hotlap.engine.evaluation import evaluating
@@ -46,6 +46,7 @@ class Run:
         self.usual = processor.present()
         self.freezing = FrozenModules(parts.model)
         self._prepared = 0.0
+        self.outdated: list[int] = []  # epochs no longer among the best
         self.epochs_before = 0  # trained by an earlier process
         self._failure_reported = False  # that a checkpoint could not be written
 
@@ -357,6 +358,8 @@ class Run:
             return False
         watch(self.place, f"{'highest' if higher else 'lowest'} {name}", self.parts.say)
         better = judge(self.place, record.epoch, values[name], higher, self.recipe.min_delta)
+        count = 0 if self.recipe.checkpoints is None else int(self.recipe.checkpoints.best)
+        self.outdated = rank(self.place, record.epoch, values[name], higher, count) if count > 1 else []
         if self.recipe.patience is not None and self.place.idle >= self.recipe.patience:
             self.is_over = self.place.stopped_early = True
         return better
@@ -368,15 +371,17 @@ class Run:
         names = [LAST]
         if checkpoints.best and better:
             names.append(BEST)
+        if any(ranked == epoch + 1 for _, ranked in self.place.ranking):
+            names.append(best_name(epoch + 1))
         if checkpoints.every is not None and (epoch + 1) % checkpoints.every == 0:
             names.append(every_name(epoch + 1))
-        self.save(names)
+        self.save(names, [best_name(dropped) for dropped in self.outdated])
 
-    def save(self, names: Sequence[str]) -> None:
+    def save(self, names: Sequence[str], outdated: Sequence[str] = ()) -> None:
         state = state_of(self)  # in every process: they share what is saved
         if self.writer is None:
             return
-        self.writer.put(state, names)
+        self.writer.put(state, names, outdated)
         if self.writer.failed and not self._failure_reported:
             self._failure_reported = True
             self.parts.say(f"{next(iter(self.writer.failed.values()))}; the training continues")

@@ -40,6 +40,7 @@ class Position:
     stopped_early: bool = False
     stopped_by: str | None = None  # the callback that asked for it
     monitor: str | None = None  # what the best is the best of
+    ranking: list[tuple[float, int]] = field(default_factory=list)  # score and number of the best epochs
     primed: bool = False
     mode: Mode | None = None
     schedule: dict[str, Any] = field(default_factory=dict)

@@ -33,7 +33,7 @@ class TorchMetric(Metric):
             self._require_sums()
             metric.validate_args = False  # it reads values on the host
             metric.compute_with_cache = False  # which a replay does not clear
-            metric.sync_on_compute = False  # the totals of all processes are added up before
+            self.alone()  # the totals of all processes are added up before
         super().__init__(sum(getattr(metric, name).numel() for name in self.states) if in_steps else 0)
         self.reset()
 
@@ -48,6 +48,9 @@ class TorchMetric(Metric):
             raise BadRecipe(
                 f"{type(self.metric).__name__} keeps more than sums, which train_metrics cannot; use it in metrics="
             )
+
+    def alone(self) -> None:
+        self.metric.sync_on_compute = False
 
     def to(self, device: torch.device) -> None:
         super().to(device)

@@ -119,6 +119,18 @@ def test_saves_the_best_the_last_and_every_second_epoch(tmp_path):
     assert epochs == {"best": 2, "epoch-0002": 2, "epoch-0004": 4, "last": 4}
 
 
+def test_several_best_epochs_are_kept_over_a_resume(tmp_path):
+    scores = iter([1.0, 3.0, 2.0, math.nan, 4.0, 2.0])
+    kept = Checkpoints(tmp_path, best=2)
+    options = {"evaluate": lambda model: {"score": next(scores)}, "metrics": {}, "higher_is_better": True}
+    fitted(epochs=2, checkpoints=kept, **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-0001.pt", "best-0002.pt", "best.pt", "last.pt"]
+    fitted(epochs=6, checkpoints=kept, resume=True, **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-0002.pt", "best-0005.pt", "best.pt", "last.pt"]
+    epochs = {path.stem: checkpoints.load(path)["place"]["epoch"] for path in tmp_path.iterdir()}
+    assert epochs == {"best": 5, "best-0002": 2, "best-0005": 5, "last": 6}
+
+
 def test_rejects_damaged_files_and_names_the_last_good_one(tmp_path):
     fitted(epochs=2, checkpoints=Checkpoints(tmp_path, best=False, every=1))
     last = tmp_path / "last.pt"

@@ -77,10 +77,11 @@ def test_callbacks_are_called_in_the_first_process_and_stop_all(together):
 
 def test_what_cannot_be_shared_is_refused_in_every_process(together):
     for rank, found in enumerate(together):
-        odd, iterable, graph, alone = found["refused"]
+        odd, iterable, graph, late, alone = found["refused"]
         assert "a batch of 15 rows cannot be shared by 2 processes; use a multiple of 2" in odd
         assert "its training data is iterable" in iterable
         assert 'graph="on", and a step of several processes is not captured' in graph
+        assert "a weight that had no gradient in the first step has one now" in late
         assert f"this is process {rank} of 2, and each would train on all rows" in alone
 
 

@@ -64,7 +64,7 @@ def test_rejects_recipe_values_of_the_wrong_type(values, words):
         (lambda: Checkpoints(3), "Checkpoints(folder=3); use a path"),
         (lambda: Checkpoints("runs", every="2"), "Checkpoints(every='2'); use a whole number, 1 or more, or None"),
         (lambda: Checkpoints("runs", steps=1.5), "Checkpoints(steps=1.5); use"),
-        (lambda: Checkpoints("runs", best="yes"), "Checkpoints(best='yes'); use True or False"),
+        (lambda: Checkpoints("runs", best="yes"), "Checkpoints(best='yes'); use True, False or how many"),
     ],
 )
 def test_rejects_phase_and_checkpoint_values_of_the_wrong_type(make, words):
