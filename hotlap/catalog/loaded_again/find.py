@@ -22,7 +22,6 @@ from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 __all__ = ["WORDS", "find"]
 SEVERITY = "high"
-PREVIEW = True  # it found nothing in 146 repositories that nobody here knew
 _WRITES = frozenset("save to_csv to_parquet savez dump to_pickle save_pretrained savetxt to_hdf write_text".split())
 _STUDIES = frozenset(("optimize", "agent", "run", "Tuner", "with_parameters", "with_resources"))
 
@@ -85,6 +84,9 @@ def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
             yield _again(call, Heat(frequency, Confidence.HIGH, heat.side, why))
         return
     function = code.function(call)
+    if _is_of_each_file(code, call):
+        yield _every_file(call, heat)
+        return
     if function is None or next(loops(code, call), None) is not None or _depends(call, function):
         return
     if code.full_name(call.func) in MODELS or _is_of_new_object(call, heat):
@@ -94,6 +96,41 @@ def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
     elif _is_trial(code, function):
         why = (Step(code.path, function.lineno, f"{function.name} is run for every trial"),)
         yield _again(call, Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, why))
+
+
+def _is_of_each_file(code: Code, call: ast.Call) -> bool:
+    """Match `for path in paths: load(path)` in the epoch loop, or in a function that runs once an epoch, where nothing
+    but the loop over the files changes what is read."""
+    around, heat = list(loops(code, call)), code.heat(call)
+    files = around[0] if around else None
+    if not isinstance(files, ast.For) or heat.frequency is not Frequency.EPOCH or code.is_batch_loop(files):
+        return False
+    if code.loop_kind(files) is not LoopKind.PLAIN or (len(around) == 1 and heat.rarely):
+        return False  # a training goes over shards because they do not fit into memory together
+    if any(code.loop_kind(outer) is not LoopKind.EPOCH for outer in around[1:]):
+        return False
+    over = files.iter
+    while isinstance(over, ast.Call) and last_name(over.func) in ("enumerate", "tqdm", "sorted") and over.args:
+        over = over.args[0]
+    names = {node.id for node in walk(files.target) if isinstance(node, ast.Name)}
+    given = [*call.args, *(word.value for word in call.keywords)]
+    changing = set().union(*(set_by(outer) for outer in around)) - names
+    return (
+        isinstance(over, ast.Name | ast.Attribute)
+        and ast.unparse(over) not in changing
+        and any(mentions(argument, names) for argument in given)
+        and not any(mentions(argument, changing) for argument in given)
+    )
+
+
+def _every_file(call: ast.Call, heat: Heat) -> Found:
+    return Found(
+        call,
+        f"`{shown(call)}` reads every file again {heat.frequency}",
+        "read all files once and keep what is needed of them, in memory or in one array on disk",
+        heat=heat,
+        confidence=Confidence.MEDIUM,
+    )
 
 
 def _is_of_new_object(call: ast.Call, heat: Heat) -> bool:
