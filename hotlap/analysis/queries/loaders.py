@@ -63,6 +63,29 @@ class Loader:
 
 def loaders(code: Code) -> Iterator[Loader]:
     """Yield the loaders that a file makes: with torch's class, a subclass of it, or a function that makes one."""
+    for made in _made(code):
+        if not is_empty(tensor_dataset(code, made.settings.get("dataset"))):
+            yield made
+
+
+def is_empty(dataset: ast.Call | None) -> bool:
+    """Match `TensorDataset(torch.empty(0, 3))` or `TensorDataset(torch.tensor([]))`, which stands for missing data."""
+    given = dataset.args if dataset is not None else []
+    return bool(given) and all(isinstance(tensor, ast.Call) and _has_no_rows(tensor) for tensor in given)
+
+
+def _has_no_rows(tensor: ast.Call) -> bool:
+    first = tensor.args[0] if tensor.args else None
+    if isinstance(first, ast.Tuple | ast.List) and first.elts and last_name(tensor.func) in ("empty", "zeros"):
+        first = first.elts[0]
+    if last_name(tensor.func) in ("empty", "zeros"):
+        return isinstance(first, ast.Constant) and first.value == 0
+    return (first is None or (isinstance(first, ast.List) and not first.elts)) and last_name(tensor.func) in (
+        "tensor", "Tensor", "FloatTensor", "LongTensor",
+    )  # fmt: skip
+
+
+def _made(code: Code) -> Iterator[Loader]:
     seen = set()
     for call in code.calls(*_names(code)):
         if code.full_name(call.func) in LOADER_NAMES:

@@ -55,7 +55,39 @@ def _by_items(code: Code, node: ast.expr) -> str:
         if isinstance(inner, ast.Call) and last_name(inner.func) == "map" and len(inner.args) == 2:
             return "character" if last_name(inner.args[0]) in _NUMBERS and _may_be_text(code, inner.args[1]) else ""
         return "character" if code.kind(inner) == TEXT else ""
-    return "entry" if isinstance(node, ast.Name) and _is_one_hot(code, node) else ""
+    if not isinstance(node, ast.Name):
+        return ""
+    made = _made(code, node)
+    if isinstance(made, ast.ListComp) and len(made.generators) == 1:
+        return _by_comprehension(code, made.elt, made.generators[0])
+    return "entry" if _is_one_hot(code, node) or (made is not None and _is_filled(code, node, made)) else ""
+
+
+def _made(code: Code, node: ast.Name) -> ast.expr | None:
+    """Return the only value that the function sets a name to."""
+    function = code.function(node)
+    values = list(_values(function, node.id)) if function is not None else []
+    return values[0] if len(values) == 1 else None
+
+
+def _is_filled(code: Code, node: ast.Name, made: ast.expr) -> bool:
+    """Match `bits = []; for character in text: bits.append(int(character))` for every sample."""
+    function = code.function(node)
+    if function is None or not isinstance(made, ast.List) or made.elts or not per_sample(code, node):
+        return False
+    appended = [
+        call
+        for call in walk(function)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "append"
+        if last_name(call.func.value) == node.id
+    ]
+    return bool(appended) and all(
+        len(call.args) == 1
+        and isinstance(call.args[0], ast.Call)
+        and last_name(call.args[0].func) in _NUMBERS
+        and next(code.loops(call), None) is not None
+        for call in appended
+    )
 
 
 def _is_one_hot(code: Code, node: ast.Name) -> bool:

@@ -12,7 +12,7 @@ from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import HOST, NUMPY, TENSOR, TENSORS, Term
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, last_name
-from hotlap.analysis.queries.loaders import Loader, is_for_test, loaders
+from hotlap.analysis.queries.loaders import Loader, is_empty, is_for_test, loaders
 from hotlap.analysis.queries.memory import returned_by
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import mentions, per_sample, set_to
@@ -56,6 +56,7 @@ def _tensor_datasets(code: Code) -> Iterator[Found]:
             )
     for call in code.calls("TensorDataset"):
         from_torch = code.full_name(call.func).startswith("torch.utils.data.") and call not in linked
+        from_torch = from_torch and not is_empty(call)
         if from_torch and _is_returned(code, call) and _project_loads(code):
             yield _found(
                 call,
