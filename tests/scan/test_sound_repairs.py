@@ -396,3 +396,19 @@ def train(model, loader, optimizer, scaler):
 
 def test_gradients_are_not_divided_where_there_may_be_no_scaler():
     assert fixed(IMPORTS + MAYBE_SCALED, "C202") == IMPORTS + MAYBE_SCALED
+
+
+def test_a_line_that_would_be_longer_than_any_other_is_broken_in_front_of_the_new_argument():
+    made = "    loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, collate_fn=collate_samples)\n"
+    text = f"{IMPORTS}\n\ndef main(args, dataset, model):\n{made}"
+    text += "    for x in loader:\n        model(x.cuda()).sum().backward()\n"
+    broken = made.replace("samples)\n", f"samples,\n{' ' * 24}pin_memory=True)\n")
+    assert fixed(text, "D104", unsafe=False) == text.replace(made, broken)
+    wide = f"# {'-' * 150}\n{text}"
+    assert made.replace(")\n", ", pin_memory=True)\n") in fixed(wide, "D104", unsafe=False)
+
+
+def test_new_texts_are_quoted_as_the_file_quotes():
+    text = "import torch\nscaler = torch.cuda.amp.GradScaler(enabled=dtype == {0}float16{0})\n"
+    for quote in ("'", '"'):
+        assert f"torch.amp.GradScaler({quote}cuda{quote}, enabled" in fixed(text.format(quote), "C201", unsafe=False)

@@ -15,6 +15,9 @@ Change = Callable[[Any], Any]
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
+_USUAL_WIDTH = 100  # characters; lines may become that long, or as long as the file's longest
+
+
 class CannotFix(Exception):
     """Raised when the code does not match the finding or another fix is changing it; this round then skips the fix."""
 
@@ -34,6 +37,9 @@ class Tree:
         self.changes: dict[cst.CSTNode, list[Change]] = {}
         self.taken: set[cst.CSTNode] = set()
         self.once: set[tuple[cst.CSTNode, str]] = set()
+        self.lines = text.splitlines()
+        self.widest = max(_USUAL_WIDTH, *map(len, self.lines)) if self.lines else _USUAL_WIDTH
+        self.grown: dict[int, int] = {}  # how many characters each line has gained
 
     def apply(self, fix: Callable[[Place], None], finding: ScanFinding) -> bool:
         """Collect the changes of one fix, or none of them if the fix cannot be made completely."""
@@ -203,13 +209,35 @@ class Place:
 
     def set_argument(self, call: cst.Call, name: str, value: str) -> None:
         """Add a keyword argument to a call, or change its value."""
-        self.change(call, lambda node: with_argument(node, name, value))
+        aligned = self._break(call, len(f", {name}={value}"))
+        self.change(call, lambda node: with_argument(node, name, value, aligned))
+
+    def _break(self, call: cst.Call, length: int) -> cst.ParenthesizedWhitespace | None:
+        """Return the line break before one more argument if the line would become longer than any in the file."""
+        statement, line = self.line(call), self.tree.positions[call].end.line
+        self.tree.grown[line] = self.tree.grown.get(line, 0) + length
+        short = len(self.tree.lines[line - 1]) + self.tree.grown[line] <= self.tree.widest
+        inside = isinstance(self.parent(call), cst.Arg | cst.Element | cst.Attribute)
+        if short or inside or not call.args or not isinstance(statement, cst.SimpleStatementLine):
+            return None
+        around = self.tree.positions[statement.body[0]].start
+        spaces = self.tree.positions[call.args[0]].start.column - around.column
+        if "\t" in self.tree.lines[around.line - 1] or spaces <= 0:
+            return None
+        return cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(" " * spaces))
+
+    def quoted(self, text: str) -> str:
+        """Return a text in the quotes that the file uses most."""
+        single = self.tree.module.code.count("'") > self.tree.module.code.count('"')
+        return f"'{text}'" if single else f'"{text}"'
 
     def drop_argument(self, call: cst.Call, name: str) -> None:
         self.change(call, lambda node: without_argument(node, name))
 
 
-def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
+def with_argument(
+    call: cst.Call, name: str, value: str, aligned: cst.ParenthesizedWhitespace | None = None
+) -> cst.Call:
     expression = cst.parse_expression(value)
     for number, argument in enumerate(call.args):
         if argument.keyword is not None and argument.keyword.value == name:
@@ -224,6 +252,8 @@ def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
         return call.with_changes(args=[new])
     last = call.args[-1]
     between = _separator(call)
+    if aligned is not None and isinstance(between, cst.SimpleWhitespace):
+        between = aligned
     if isinstance(last.comma, cst.Comma):
         ending = last.comma.whitespace_after
         last = last.with_changes(comma=cst.Comma(whitespace_after=_continued(ending, between)))

@@ -17,12 +17,13 @@ def fix(place: Place) -> None:
         place.change(imported, lambda node: node.with_changes(module=cst.parse_expression("torch.amp")))
     else:
         place.change(call.func, lambda _: cst.parse_expression(f"torch.amp.{hints['short']}"))
-    place.change(call, lambda node: _with_device(node, hints["device"], hints["short"]))
+    device = place.quoted(hints["device"])
+    place.change(call, lambda node: _with_device(node, device, hints["short"]))
 
 
 def _with_device(call: Any, device: str, short: str) -> Any:
     """Insert the device first. The old first argument of autocast becomes `enabled=`; a scaler's move by one."""
-    first = cst.Arg(cst.parse_expression(f'"{device}"'))
+    first = cst.Arg(cst.parse_expression(device))
     rest = list(call.args)
     if short == "autocast" and rest and rest[0].keyword is None:
         equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))

@@ -8,4 +8,4 @@ from hotlap.analysis.edits.place import Place
 
 
 def fix(place: Place) -> None:
-    place.set_argument(place.node(cst.Call), "mmap_mode", '"r"')
+    place.set_argument(place.node(cst.Call), "mmap_mode", place.quoted("r"))
