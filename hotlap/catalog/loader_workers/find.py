@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.analysis.parse.features import NO_WORKERS, SOME_WORKERS, SPLITS
 from hotlap.analysis.queries import counts, loaders, rounds
-from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.defaults import default, is_given
 from hotlap.analysis.queries.entries import may_start
 from hotlap.analysis.queries.rule import Found
@@ -35,6 +35,7 @@ def find(code: Code) -> Iterator[Found]:
                     Applicability.UNSAFE
                     if ("num_workers" not in loader.settings or (_written(loader) and not left))
                     and may_start(code, loader.call)
+                    and not _may_stream(code, loader)
                     else Applicability.DISPLAY_ONLY,
                     heat,
                     Confidence.LOW if rounds.is_tried_once(code, loader) or _is_whole_stream(code, loader) else None,
@@ -46,7 +47,7 @@ def find(code: Code) -> Iterator[Found]:
                 f"the number of workers is fixed at {workers}, whatever the machine",
                 f"adapt it to the number of cores: num_workers=min({most}, os.cpu_count() or 1)",
                 Applicability.UNSAFE
-                if _written(loader) and may_start(code, loader.call)
+                if _written(loader) and may_start(code, loader.call) and not _may_stream(code, loader)
                 else Applicability.DISPLAY_ONLY,
                 heat,
                 Confidence.LOW if quick or rounds.is_tried_once(code, loader) else Confidence.MEDIUM,
@@ -79,6 +80,13 @@ def _is_none_by_default(code: Code, loader: loaders.Loader) -> bool:
         return True
     unseen = isinstance(value, ast.Attribute) and "worker" in value.attr and counts.number(code, value) is None
     return unseen and code.project_uses(NO_WORKERS) and not code.project_uses(SOME_WORKERS)
+
+
+def _may_stream(code: Code, loader: loaders.Loader) -> bool:
+    """Match what may be a stream, by its class or its name: unless it is split, every worker repeats all of it."""
+    dataset = loader.settings.get("dataset")
+    name = last_name(dataset).lower() if dataset is not None else ""
+    return any(word in name for word in ("iter", "stream", "pipe")) or _is_whole_stream(code, loader)
 
 
 def _is_whole_stream(code: Code, loader: loaders.Loader) -> bool:
