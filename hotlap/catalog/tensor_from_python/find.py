@@ -58,7 +58,7 @@ def _by_items(code: Code, node: ast.expr) -> str:
     if not isinstance(node, ast.Name):
         return ""
     made = _made(code, node)
-    if isinstance(made, ast.ListComp) and len(made.generators) == 1:
+    if isinstance(made, ast.ListComp) and len(made.generators) == 1 and per_sample(code, node):
         return _by_comprehension(code, made.elt, made.generators[0])
     return "entry" if _is_one_hot(code, node) or (made is not None and _is_filled(code, node, made)) else ""
 
