@@ -35,7 +35,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
         "torch.compile", "torch_compile", "import compile", "use_compile", "compile_model", "jit.script", "jit.trace",
         "make_graphed_callables", "torch_xla", "--compile",
     ),
-    CUDA: ("Accelerator(", "Fabric("),
+    CUDA: ("Accelerator(", "Fabric(", "torch.accelerator"),
     CPU_ONLY: ("accelerator='cpu'", 'accelerator="cpu"', "use_cpu=True", "no_cuda=True", "Accelerator(cpu=True"),
     CONVOLUTION: ("Transpose1d", "timm.", "torchvision.models"),
     CONVOLUTION_1D: ("nn.Conv1d(",),
