@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from hotlap.analysis.edits.soundness import flaws
 from hotlap.scanning import FindingFilter, repair_text
@@ -412,3 +413,48 @@ def test_new_texts_are_quoted_as_the_file_quotes():
     text = "import torch\nscaler = torch.cuda.amp.GradScaler(enabled=dtype == {0}float16{0})\n"
     for quote in ("'", '"'):
         assert f"torch.amp.GradScaler({quote}cuda{quote}, enabled" in fixed(text.format(quote), "C201", unsafe=False)
+
+
+SUMS = """
+model = nn.Linear(4, 3)
+loader = DataLoader(TensorDataset(torch.randn(20, 4), torch.randint(0, 3, (20,))), batch_size=6)
+
+
+def evaluate():
+    model.eval()
+    {name} = {start}
+    with torch.no_grad():
+        for x, y in loader:
+            {name} += {value}
+    return {name}
+
+
+result = evaluate()
+"""
+HITS = "(model(x).argmax(1) == y).sum().item()"
+
+
+@pytest.mark.parametrize("start", ["0", "0.0"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        HITS,
+        f"{HITS} / len(y)",
+        f"float({HITS})",
+        f"int({HITS})",
+        f"int({HITS} / 2)",
+        "int(F.mse_loss(model(x), model(x) + 0.9).item() * 3)",
+        "int((F.cross_entropy(model(x), y) * 1.9).item())",
+        "F.cross_entropy(model(x), y).item() * x.size(0)",
+    ],
+)
+def test_a_sum_read_after_the_loop_has_the_same_value_and_type(start, value):
+    text = IMPORTS + SUMS.format(name="total", start=start, value=value)
+    results = []
+    for program in (text, fixed(text, "H201", unsafe=False)):
+        scope: dict[str, object] = {}
+        torch.manual_seed(3)
+        exec(program, scope)  # the program is ours
+        results.append(scope["result"])
+    assert results[0] == results[1]
+    assert type(results[0]) is type(results[1])

@@ -28,9 +28,12 @@ def accumulated(code: Code, call: ast.Call) -> Accumulation | None:
         return None
     statement = code.statement(call)
     name, listed = _receiver(code, statement, call)
-    if not name or not _only_collected(loop, name, code) or not _starts_empty(code, loop, name, listed):
+    if not name or not _only_collected(loop, name, code):
         return None
-    return Accumulation(name, loop, _counts(code, call), listed)
+    start = _empty_start(code, loop, name, listed)
+    if start is None or _is_cut_off(code, call, statement):
+        return None
+    return Accumulation(name, loop, listed or _is_whole(loop, name, start), listed)
 
 
 def _receiver(code: Code, statement: ast.stmt, call: ast.Call) -> tuple[str, bool]:
@@ -105,20 +108,20 @@ def _inside(loop: Repeated) -> Iterator[ast.AST]:
         yield from walk(statement)
 
 
-def _starts_empty(code: Code, loop: Repeated, name: str, listed: bool) -> bool:
-    """Return whether the name's last mention before the loop, outside of other loops, is `= 0` or `= []`."""
+def _empty_start(code: Code, loop: Repeated, name: str, listed: bool) -> ast.expr | None:
+    """Return `0` or `[]` if the name's last mention before the loop, outside of other loops, sets it to that."""
     here: ast.stmt = loop
     while True:
         block = code.block(here)
         for statement in reversed(block[: block.index(here)]):
             found = _start(statement, name)
             if found is not None:
-                return _is_empty(found, listed)
+                return found if _is_empty(found, listed) else None
             if _mentions(statement, name):
-                return False
+                return None
         parent = code.parent(here)
         if not isinstance(parent, ast.With | ast.If | ast.Try):
-            return False
+            return None
         here = parent
 
 
@@ -147,10 +150,35 @@ def _mentions(statement: ast.stmt, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in walk(statement))
 
 
-def _counts(code: Code, call: ast.Call) -> bool:
+def _is_whole(loop: Repeated, name: str, start: ast.expr) -> bool:
+    """Return whether the sum stays a whole number in Python, too: it starts as one, and only counts are added to it."""
+    added = [
+        node.value
+        for node in _inside(loop)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name
+    ]
+    return type(getattr(start, "value", None)) is int and all(_is_count(value) for value in added)
+
+
+def _is_count(value: ast.expr) -> bool:
+    """Match `(a == b).sum().item()`, alone or in `int()`; divided or in `float()` it is no whole number any more."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "int" and value.args:
+        value = value.args[0]
+    return isinstance(value, ast.Call) and last_name(value.func) == "item" and _counts(value)
+
+
+def _is_cut_off(code: Code, call: ast.Call, statement: ast.stmt) -> bool:
+    """Match `int(x.item() * 3)`, whose sum over batches is another one than that of the values themselves."""
+    if isinstance(statement, ast.AugAssign) and _is_count(statement.value):
+        return False
+    around = (
+        outer for outer in code.ancestors(call) if isinstance(outer, ast.Call) and code.statement(outer) is statement
+    )
+    return any(isinstance(outer.func, ast.Name) and outer.func.id == "int" for outer in around)
+
+
+def _counts(call: ast.Call) -> bool:
     """Match values made by comparing: `(a == b).sum().item()` is a whole number."""
-    if isinstance(code.parent(call), ast.Call) and last_name(code.parent(call).func) == "int":  # type: ignore[union-attr]
-        return True
     assert isinstance(call.func, ast.Attribute)
     node: ast.expr = call.func.value
     while True:
