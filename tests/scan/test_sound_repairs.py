@@ -458,3 +458,38 @@ def test_a_sum_read_after_the_loop_has_the_same_value_and_type(start, value):
         results.append(scope["result"])
     assert results[0] == results[1]
     assert type(results[0]) is type(results[1])
+
+
+LEAVING = """
+def visit(model: nn.Module, loader: DataLoader, bank, teacher):
+    kept = {{}}
+    with torch.no_grad():
+        for i, x in enumerate(loader):
+            out = model(x.cuda())
+            {statement}
+    return {returned}
+
+
+def main(model: nn.Module, loader: DataLoader, optimizer, bank, teacher):
+    for epoch in range(3):
+        labels = visit(model, loader, bank, teacher)
+        for x in loader:
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "returned", "offered"),
+    [
+        ("kept[i] = out", "kept", False),
+        ("bank.update(out)", "0", False),
+        ("teacher.center = out.mean(0)", "0", False),
+        ("teacher.center[0] = out.mean(0)", "0", False),
+        ("print(out.mean().item())", "0", True),
+        ("teacher.count = len(x)", "0", True),
+    ],
+)
+def test_inference_mode_is_not_offered_where_an_object_from_outside_gets_a_tensor(statement, returned, offered):
+    text = IMPORTS + LEAVING.format(statement=statement, returned=returned)
+    assert (fixed(text, "H207") != text) == offered

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
 from functools import lru_cache
 
@@ -25,6 +25,7 @@ from hotlap.analysis.queries.evaluation import is_plain, returns_tensors
 
 _RUN_UNSEEN = ("forward", "__getitem__", "__iter__", "__next__", "__call__")  # by torch, whatever the call says
 _CACHES = ("lru_cache", "functools.cache", "cached_property")
+_KEEPING = PUTS | frozenset(("push", "store", "put", "enqueue", "collect", "record", "observe", "add_batch", "write"))
 _HARMLESS = frozenset((DEVICE, HOST_DEVICE, FILE, LOGGER, WRITER, MODULE))
 _TRAINING = frozenset((*BACKWARDS, "zero_grad", "requires_grad_", "grad", "adapt", "unscale_"))
 # Libraries whose layers and containers are known to leave nothing behind, and libraries without any.
@@ -44,10 +45,12 @@ class Leaves(IntEnum):
     TENSORS = 2  # it may keep tensors, or train
 
 
-def leaves(code: Code, blocks: Iterable[ast.AST]) -> Leaves:
-    """Return what the code in these blocks, with all that it calls, may leave behind."""
-    calls = [node for block in blocks for node in walk(block) if isinstance(node, ast.Call)]
-    if any(last_name(call.func) in _TRAINING for call in calls):
+def leaves(code: Code, block: ast.AST) -> Leaves:
+    """Return what the code in a block, with all that it calls, may leave behind."""
+    calls = [node for node in walk(block) if isinstance(node, ast.Call)]
+    if any(last_name(call.func) in _TRAINING or _is_kept_by(code, call) for call in calls):
+        return Leaves.TENSORS
+    if any(_writes_outside(code, node) for node in walk(block)):
         return Leaves.TENSORS
     named = [call.func for call in calls if isinstance(call.func, ast.Name | ast.Attribute)]
     begun = {target for name in named for target in code.project.targets(code.asked(name), code.path)}
@@ -72,7 +75,10 @@ def hands_over(code: Code, block: ast.With | Repeated) -> bool:
         node.func.value.id
         for node in walk(block)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
-        if node.func.attr in PUTS
+        if node.func.attr in _KEEPING
+    }
+    filled |= {
+        _root(node) for node in walk(block) if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
     }
     changed, inside = code.stored(block) | filled, set(walk(block))
     return any(
@@ -84,6 +90,39 @@ def hands_over(code: Code, block: ast.With | Repeated) -> bool:
         and not _is_set_anew(code, node, block)
         for node in walk(code.function(block) or code.tree)
     )
+
+
+def _is_kept_by(code: Code, call: ast.Call) -> bool:
+    """Match `bank.update(features)` of an object from outside the function, whose method cannot be seen."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _KEEPING:
+        return False
+    if _is_local(code, call.func.value) or code.project.targets(code.asked(call.func), code.path):
+        return False
+    given = [*call.args, *(word.value for word in call.keywords)]
+    return not all(isinstance(value, ast.Constant) or is_plain(code.term(value)) for value in given)
+
+
+def _writes_outside(code: Code, node: ast.AST) -> bool:
+    """Match `teacher.center = output.mean(0)` and `MASKS[key] = mask`, which are there after the function."""
+    if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) or node.value is None:
+        return False
+    if isinstance(node.value, ast.Constant) or is_plain(code.term(node.value)):
+        return False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return any(isinstance(part, ast.Attribute | ast.Subscript) and not _is_local(code, part) for part in parts)
+
+
+def _is_local(code: Code, node: ast.expr) -> bool:
+    """Return whether an expression begins with a name that its function sets, so that nobody else has it."""
+    function, name = code.function(node), _root(node)
+    return function is not None and name in code.stored(function)
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return last_name(node)
 
 
 def _is_set_anew(code: Code, name: ast.Name, block: ast.AST) -> bool:

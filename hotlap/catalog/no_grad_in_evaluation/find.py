@@ -60,7 +60,7 @@ def _applicability(code: Code, no_grad: ast.AST) -> Applicability:
     """Judge by what may outlive the evaluation: a tensor made in inference_mode raises in a later backward pass."""
     block = next(outer for outer in code.ancestors(no_grad) if isinstance(outer, ast.With | Definition))
     handed = returns_tensors(code, block) if isinstance(block, Definition) else hands_over(code, block)
-    left = Leaves.TENSORS if handed else leaves(code, [block])
+    left = Leaves.TENSORS if handed else leaves(code, block)
     return {Leaves.NOTHING: Applicability.SAFE, Leaves.UNKNOWN: Applicability.UNSAFE}.get(
         left, Applicability.DISPLAY_ONLY
     )

@@ -46,7 +46,7 @@ def find(code: Code) -> Iterator[Found]:
             loop,
             _MESSAGE,
             _REPAIR,
-            _APPLICABILITY[leaves(code, [around])] if around is not None else Applicability.DISPLAY_ONLY,
+            _APPLICABILITY[leaves(code, around)] if around is not None else Applicability.DISPLAY_ONLY,
             _heat(code, loop.body[0]),
             confidence,
             {"function": position_of(around, code.lines)} if isinstance(around, Definition) else {},
@@ -63,7 +63,7 @@ def find(code: Code) -> Iterator[Found]:
 
 def _around(code: Code, loop: Repeated, function: Definition | None) -> Definition | Repeated | None:
     """Return what can run without a graph: the whole function, or the loop alone if the function also trains."""
-    if function is not None and not returns_tensors(code, function) and leaves(code, [function]) is not Leaves.TENSORS:
+    if function is not None and not returns_tensors(code, function) and leaves(code, function) is not Leaves.TENSORS:
         return function
     return None if hands_over(code, loop) else loop
 
