@@ -79,6 +79,13 @@ class TestSentence:
         assert page.sentence == "No speed-up: what was tried together is not kept; it becomes slower later."
         assert "Step" not in {figure.label for figure in page.figures}, "nothing is kept that would change it"
 
+    def test_a_set_that_could_not_be_judged_is_inconclusive_and_says_how_to_go_on(self):
+        ran, judged = tunings.final(1.3)
+        unclear = replace(judged, decision=Decision.INCONCLUSIVE, why="too noisy to show 2 %")
+        page = page_of(tuning((tunings.noise(), (replace(ran, entry=None), unclear))))
+        assert page.sentence == "Inconclusive: what was tried together could not be judged; too noisy to show 2 %."
+        assert page.next_steps[0].what == "Measure longer"
+
     def test_a_gate_that_did_not_pass_is_never_called_harmless(self):
         made = tunings.faster()
         odd = replace(made.speedup, gate=gate(None))

@@ -76,7 +76,7 @@ def _without_final(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, str]:
         kept = plural(len(tuning.kept), OPTIMISATION)
         return UNCLEAR, f"Inconclusive: {kept} kept one by one, but not tried together against the baseline."
     if not rows:
-        return NO_SPEEDUP, f"No speed-up: {_fell_together(tuning)}"
+        return _together_only(tuning)
     unclear = sum(row.state == INCONCLUSIVE for row in rows)
     if unclear == len(rows):
         which = (
@@ -92,14 +92,14 @@ def _without_final(tuning: TuneRecord, rows: Sequence[Row]) -> tuple[str, str]:
     )
 
 
-def _fell_together(tuning: TuneRecord) -> str:
-    """Say why what was proven as one set, without a trial of its own for each, is not kept after all."""
-    fallen = [
-        verdict
-        for verdict in tuning.verdicts
-        if verdict.stage != TrialStage.NOISE and verdict.decision == Decision.REJECT
-    ]
-    return f"what was tried together is not kept; {_ended(fallen[-1].why)}" if fallen else "nothing was tried."
+def _together_only(tuning: TuneRecord) -> tuple[str, str]:
+    """Say what became of what was tried as one set, without a trial of its own for each."""
+    judged = [verdict for verdict in tuning.verdicts if verdict.stage != TrialStage.NOISE]
+    if not judged:
+        return NO_SPEEDUP, "No speed-up: nothing was tried."
+    if judged[-1].decision == Decision.INCONCLUSIVE:
+        return UNCLEAR, f"Inconclusive: what was tried together could not be judged; {_ended(judged[-1].why)}"
+    return NO_SPEEDUP, f"No speed-up: what was tried together is not kept; {_ended(judged[-1].why)}"
 
 
 def _unfinished(tuning: TuneRecord, rows: Sequence[Row]) -> str:
