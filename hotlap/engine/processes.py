@@ -57,9 +57,19 @@ def join(distributed: Distributed | None, device: torch.device) -> Processes | N
     if started_together() == 1:
         return None
     if not torch_distributed.is_initialized():
-        torch_distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        _meet("nccl" if device.type == "cuda" else "gloo")
         atexit.register(_leave)
     return Processes(torch_distributed.get_rank(), torch_distributed.get_world_size(), device)
+
+
+def _meet(backend: str) -> None:
+    """Start the group. torchrun keeps one store over its restarts, in which the addresses of processes that died would
+    be found: each attempt has names of its own there.
+    """
+    store, rank, count = next(torch_distributed.rendezvous("env://"))  # type: ignore[attr-defined]
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = torch_distributed.PrefixStore(f"hotlap/{attempt}", store)  # type: ignore[attr-defined]
+    torch_distributed.init_process_group(backend, store=own, rank=rank, world_size=count)
 
 
 def _leave() -> None:
