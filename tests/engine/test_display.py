@@ -41,9 +41,9 @@ def test_a_terminal_shows_how_far_the_training_is(monkeypatch):
     text = shown(monkeypatch, Terminal(), evaluate=slow)
     assert re.search(r"\r\x1b\[Kepoch 1/2  step 4/4  loss \d\.\d{5}  \d+ samples/s", text)
     last = [part.rsplit("\x1b[K")[-1] for part in text.splitlines()]
-    assert re.fullmatch(EPOCH % 2, last[-1] + "\n")
+    assert any(re.fullmatch(EPOCH % 2, line + "\n") for line in last)
     assert any(line.startswith("step: eager") for line in last)
-    assert text.endswith("\n")
+    assert text.endswith(("\n", "\r\x1b[K")), "a changing line is cleared at the end"
 
 
 def test_elsewhere_an_epoch_is_a_line(monkeypatch):
