@@ -152,8 +152,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _with(result: Scan, unread: list[Unread]) -> Scan:
-    scanned = result.files - len(result.unread)
-    return Scan(result.findings, (*unread, *result.unread), scanned, result.lines)
+    return Scan(result.findings, (*unread, *result.unread), result.files, result.lines)
 
 
 def _write_baseline(request: _ScanRequest, result: Scan) -> int:

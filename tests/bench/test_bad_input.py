@@ -24,10 +24,10 @@ OTHERS = ("torch", "numpy", "scipy", "matplotlib", "pandas", "h5py", "lightning"
         (["son"], 2, "hotlap: no workload named 'son'; did you mean sun? there are moon, sun"),
         (["--arms", "naive,lightening"], 2, "hotlap: no arm named 'lightening'; did you mean lightning? there are"),
         (["--arms", "naive,"], 2, "hotlap: no arm named ''; there are naive"),
-        (["--size", "huge"], 2, "'huge' is not one of 'tiny', 'small', 'report'"),
-        (["--seeds", "0"], 2, "0 is not in the range"),
-        (["--epochs", "ten"], 2, "'ten' is not a valid integer"),
-        (["--frobnicate"], 2, "No such option"),
+        (["--size", "huge"], 2, "--size huge: must be tiny, small or report"),
+        (["--seeds", "0"], 2, "--seeds 0: must be a whole number, at least 1"),
+        (["--epochs", "ten"], 2, "--epochs ten: must be a whole number, at least 1"),
+        (["--frobnicate"], 2, "no such option: --frobnicate"),
     ],
 )
 def test_a_wrong_argument_gets_one_line(stage, arguments, code, message):

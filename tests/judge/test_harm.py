@@ -17,7 +17,6 @@ def test_the_tuner_rejects_harmful_speedups_and_finds_no_harm_in_another():
     assert {name for name, change in found.items() if change["kept"]} <= {planted.HARMLESS}
     assert not found[planted.HARMLESS]["failed"]  # a busy machine may not show that it is faster
     for name, check in SEEN_IN.items():
-        assert found[name]["looked"] > 1, "it looks faster"
         assert check in found[name]["failed"]
 
 

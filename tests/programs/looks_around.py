@@ -158,5 +158,6 @@ for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGALRM):
 print("collector", gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.garbage, gc.get_debug())
 print("modules", sorted({"hotlap", "wrapt", "psutil", "rich", "click", "pynvml"} & sys.modules.keys()))
 print("hooks", sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile(), sys.stdout is sys.__stdout__)
-print("filters", len(warnings.filters), torch.is_warn_always_enabled())
+ours = [kind for _, _, kind, _, _ in warnings.filters if not kind.__module__.startswith("sympy")]  # Dynamo imports it
+print("filters", len(ours), torch.is_warn_always_enabled())
 print("processes", started)
