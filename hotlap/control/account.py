@@ -1,5 +1,6 @@
 """The time budget for trials: 1 second, plus 0.7 % of the first minute of training and 2 % of what follows; up to
-3 seconds plus 5 % once steps have gained more than that. A trial that the budget does not cover yet waits.
+3 seconds plus 5 % once steps have gained more than that, or the training began earlier than without hotlap. A trial
+that the budget does not cover yet waits.
 
 With the start of hotlap itself, a program for which nothing helps then reaches 0.97 of its speed over its first minute.
 
@@ -8,13 +9,17 @@ A step is charged the time it takes beyond what the unchanged program would have
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 START, EARLY_SHARE, SHARE = 1.0, 0.007, 0.02  # seconds, and of the time since the first step: early and later on
 EARLY = 60.0  # seconds
-MOST_START, MOST_SHARE = 3.0, 0.05  # with what faster steps have saved
+MOST_START, MOST_SHARE = 3.0, 0.05  # with what faster steps or an earlier start have saved
 
 
 class Account:
-    def __init__(self) -> None:
+    def __init__(self, saved: Callable[[], float] = lambda: 0.0) -> None:
+        """`saved()` says how many seconds earlier than without hotlap the training began."""
+        self._saved = saved
         self._first: float | None = None
         self._settled = self._gained = 0.0
         self._open: float | None = None  # of the trial under way: faster steps offset slower ones, and nothing else
@@ -51,7 +56,7 @@ class Account:
     def left(self, now: float) -> float:
         since = 0.0 if self._first is None else now - self._first
         usual = START + EARLY_SHARE * min(since, EARLY) + SHARE * max(0.0, since - EARLY)
-        return min(usual + self._gained, MOST_START + MOST_SHARE * since) - self.spent
+        return min(usual + self._gained + self._saved(), MOST_START + MOST_SHARE * since) - self.spent
 
     def is_overdrawn(self, now: float) -> bool:
         """Return whether the trial under way has spent more than the budget."""

@@ -1,10 +1,11 @@
 """Decides during training which optimisations stay on.
 
-The program starts unchanged. All candidates are then switched on and off together, in alternating short blocks of
-steps. If that is faster, each candidate is left out in turn and dropped if it gains nothing; if not, each half of
-them is tried. What remains is compared with the unchanged program once more. Steps are watched afterwards: if they
-become slower than they were without, the comparison runs again. Every block is real training: nothing is repeated or
-discarded. When several ranks train together, the first decides and the others switch at the same step.
+The program starts unchanged. All candidates that start at once are then switched on and off together, in alternating
+short blocks of steps, and on top of those the candidates that take long to start, when the budget allows it. If a group
+is faster, each candidate is left out in turn and dropped if it gains nothing; if not, each half of it is tried. What
+remains is compared with the unchanged program once more. Steps are watched afterwards: if they become slower than they
+were without, the comparison runs again. Every block is real training: nothing is repeated or discarded. When several
+ranks train together, the first decides and the others switch at the same step.
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ class Decider:
         candidates: Iterable[Candidate],
         clock: Clock = time.perf_counter,
         ranks: Callable[[], Ranks] = OneRank,
+        saved: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._arms, self._loading, self._marks, self._clock = arms, loading, marks, clock
         self._find_ranks = ranks
         self._candidates = list(candidates)
+        self._waiting: list[Candidate] = []  # for the budget, and not tried yet
         self._ticks = ticks(self._tick)
-        self.account = Account()
+        self.account = Account(saved)
         self.findings = Findings()
         self.orders = Orders(arms, loading, self.findings)
         self.trials = Trials(arms, loading, self.orders, self._ticks, marks, clock, self.account, self.findings)
@@ -80,9 +83,23 @@ class Decider:
     def begin(self) -> None:
         self._ticks.begin()
 
-    def begin_with(self, arm: Arm) -> None:
-        """Start with what an earlier run decided, on from the first steps and then measured again."""
+    def begin_with(self, arm: Arm, untried: Arm = frozenset()) -> None:
+        """Start with what an earlier run decided, on from the first steps and then measured again, and try later what
+        that run could not afford.
+        """
+        self._waiting = [candidate for candidate in self._candidates if candidate.names & untried]
         self._course = self._known_course(arm)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something has not been tried so far, because the budget does not cover it."""
+        return bool(self._waiting)
+
+    @property
+    def untried(self) -> Arm:
+        """The entries that the budget has not allowed to be measured so far."""
+        cut_off = [candidate for candidate in self._left_out() if self._cut_off_at(candidate) < math.inf]
+        return joined([*self._waiting, *cut_off])
 
     def end(self) -> None:
         """Switch everything off."""
@@ -180,9 +197,13 @@ class Decider:
         yield from self._decided()
 
     def _decided(self) -> Course:
-        self.findings.is_over = True
-        self.on_decided()
+        self._announce()
         yield from self._watch()
+
+    def _announce(self) -> None:
+        if not self.findings.is_over and (self._arms.now or self._loading.applied() or not self.untried):
+            self.findings.is_over = True
+            self.on_decided()
 
     def _warm(self) -> Course:
         """Wait for the warm-up. The first step is not timed, because its start is unknown."""
@@ -259,23 +280,57 @@ class Decider:
             yield from repeat(None, CALM)
 
     def _decide(self, candidates: list[Candidate]) -> Course:
-        """Find the candidates that gain on top of what is on, and leave those on."""
-        if not candidates:
-            return
-        yield from self._affordable(sum(candidate.prepares for candidate in candidates))
+        """Find the candidates that gain on top of what is on, and leave those on. Those that take long to start come
+        last, on what the others have gained; what cannot be afforded yet waits.
+        """
+        quick = [candidate for candidate in candidates if not candidate.prepares]
+        tried: list[tuple[bool, list[Candidate]]] = []
+        if quick:
+            yield from self._affordable(0.0)
+            tried.append((yield from self._try_together(quick)))
+        if slow := self._affordable_now([candidate for candidate in candidates if candidate.prepares]):
+            tried.append((yield from self._try_together(slow)))
+        gained = [parts for gains, parts in tried if gains]
+        if gained and len(gained[-1]) == 1:
+            gained.pop()  # it was measured by itself, on top of the others
+        for parts in gained:
+            yield from self._prune(parts)
+        for gains, parts in tried:
+            if not gains:
+                yield from self._halve(parts)
+
+    def _affordable_now(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Return those that the budget allows together, likeliest to gain first; the others wait for more of it."""
+        left, affordable = self.account.left(self._clock()), []
+        self._waiting = [candidate for candidate in self._waiting if candidate not in candidates]
+        for candidate in candidates:
+            if max(CREDIT, candidate.prepares) <= left:
+                left -= candidate.prepares
+                affordable.append(candidate)
+            else:
+                self._waiting.append(candidate)
+        return affordable
+
+    def _try_together(self, candidates: list[Candidate]) -> Generator[None, None, tuple[bool, list[Candidate]]]:
+        """Return whether they gain together, and those of them that have an effect."""
         base = self._arms.now
         gains, applied = yield from self.trials.compare(base, base | joined(candidates))
-        parts = [candidate for candidate in candidates if candidate.names & applied]
-        if gains:
-            yield from self._prune(parts)
-        elif len(parts) > 1:
-            middle = len(parts) // 2
-            yield from self._decide(parts[:middle])
-            yield from self._decide(parts[middle:])
+        return gains, [candidate for candidate in candidates if candidate.names & applied]
+
+    def _halve(self, candidates: list[Candidate]) -> Course:
+        """Try each half of a group that has not gained, and the halves of those."""
+        middle = len(candidates) // 2
+        for half in (candidates[:middle], candidates[middle:]) if middle else ():
+            yield from self._affordable(sum(candidate.prepares for candidate in half))
+            gains, parts = yield from self._try_together(half)
+            if gains and len(parts) > 1:
+                yield from self._prune(parts)
+            elif not gains:
+                yield from self._halve(parts)
 
     def _prune(self, candidates: list[Candidate]) -> Course:
         """Leave out each candidate in turn; it stays if the rest is slower without it."""
-        for candidate in candidates if len(candidates) > 1 else ():
+        for candidate in candidates:
             whole = self._arms.now
             without = whole - candidate.names
             if without not in (whole, frozenset()):
@@ -308,6 +363,7 @@ class Decider:
             if postponed := self._postponed():
                 looks += 1
                 yield from self._decide(postponed)
+                self._announce()
                 decided = self.findings.after
                 continue
             if seconds is None or decided is None:
@@ -331,9 +387,12 @@ class Decider:
         return [candidate for candidate in self._candidates if not candidate.names & self._arms.now]
 
     def _postponed(self) -> list[Candidate]:
-        """Return the candidates whose last trial the budget ended, now that it covers twice what that cost."""
+        """Return the candidates that have waited for the budget, now that it covers them; twice the cost of their last
+        trial, if it ended that.
+        """
         left = self.account.left(self._clock())
-        return [candidate for candidate in self._left_out() if left >= self._cut_off_at(candidate)]
+        waited = [candidate for candidate in self._waiting if left >= max(CREDIT, candidate.prepares)]
+        return waited + [candidate for candidate in self._left_out() if left >= self._cut_off_at(candidate)]
 
     def _cut_off_at(self, candidate: Candidate) -> float:
         last = next((tried for tried in reversed(self.findings.tried) if candidate.names & set(tried.names)), None)

@@ -20,6 +20,7 @@ from hotlap.control.timing import Marks
 from hotlap.control.trials import GAIN
 from hotlap.errors import RunFolderUnwritable
 from hotlap.machine import NO_GPU, gpus
+from hotlap.patch import late_dynamo
 from hotlap.patch.seams import Seams
 from hotlap.records import private
 from hotlap.records.codec import SCHEMA, to_json
@@ -92,7 +93,13 @@ class Wiring:
         order = [name for name in entries() if name in names]
         self._arms = Arms(begin, order, lambda name: entries()[name].prepares > 0)
         self._deciding = Decider(
-            partial(Ticks, seams), self._arms, batches, Marks(torch), _candidates(order), ranks=self._ranks
+            partial(Ticks, seams),
+            self._arms,
+            batches,
+            Marks(torch),
+            _candidates(order),
+            ranks=self._ranks,
+            saved=late_dynamo.seconds_saved,
         )
         batches.wait_while(lambda: self._deciding.orders.waits)
 
@@ -103,7 +110,7 @@ class Wiring:
         same = then is not None and (then.torch, then.hardware) == (str(self._torch.__version__), hardware)
         if then is not None and same and (arm := frozenset(then.on) & frozenset(self._names)):
             self._remembered = True
-            self._deciding.begin_with(arm)
+            self._deciding.begin_with(arm, frozenset(then.untried))
 
     @property
     def ranks(self) -> Ranks:
@@ -124,6 +131,7 @@ class Wiring:
             torch=str(self._torch.__version__),
             hardware=self._hardware,
             on=tuple(sorted(self._switched_on)),
+            untried=tuple(sorted(self._deciding.untried)),
         )
         with suppress(OSError, RunFolderUnwritable):  # it costs the next run only a few blocks
             file = Path(session.memory)
@@ -166,7 +174,8 @@ class Wiring:
         """Whether everything was tried, including batches that are cached from the next epoch on."""
         findings = self._deciding.findings
         measured = {name for tried in findings.tried for name in tried.names}
-        return findings.is_over and (not self.batches.is_coming() or bool(self.batches.applied() & measured))
+        tried = findings.is_over and not self._deciding.is_waiting
+        return tried and (not self.batches.is_coming() or bool(self.batches.applied() & measured))
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -211,7 +220,7 @@ class Wiring:
             steps=self.steps,
             seconds=time.perf_counter() - findings.began if findings.steps else 0.0,
             spent=self._deciding.account.spent,
-            is_over=findings.is_over,
+            is_over=findings.is_over and not self._deciding.is_waiting,
             ever_on=tuple(sorted(self._ever_on)),
         )
 
@@ -230,7 +239,7 @@ class Wiring:
         if not self.on and self.doubted:
             return f"{begins}{DOUBTED}; the program runs unchanged ({taken} a step){more}"
         if not self.on:
-            so_far = "" if findings.is_over else " so far"
+            so_far = "" if findings.is_over and not self._deciding.is_waiting else " so far"
             return f"{begins}nothing makes it faster{so_far}; the program runs unchanged ({taken} a step){more}"
         worst = _worst(self.on | findings.ever_on)
         promise = DOUBTED if self.batches.are_doubted or self.doubted else PROMISES[worst]

@@ -123,7 +123,7 @@ def _open(torch: Any, session: Session) -> None:
         old = f"torch {version} in {sys.executable} is older than 2.6"
         note(session, PROBLEM, f"{old}, which hotlap needs: pip install -U torch")
         return
-    late_dynamo.prepare(torch)
+    late_dynamo.prepare()
     _current = Visit(torch, session)
     _current.begin()
     _follow_children(torch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
@@ -22,6 +23,7 @@ PutOff = Callable[[ModuleType, Callable[[], None]], None]
 _awaited: dict[str, list[Call]] = {}
 _put_off: dict[str, PutOff] = {}
 _not_run: set[str] = set()  # modules that are imported and put off
+_seconds: dict[str, float] = {}  # that importing took
 
 
 def when_imported(name: str, call: Call) -> None:
@@ -43,6 +45,16 @@ def put_off(name: str, begin: PutOff) -> bool:
     _put_off[name] = begin
     when_imported(name, lambda module: None)
     return True
+
+
+def is_put_off(name: str) -> bool:
+    """Return whether the program has imported the module, and it has not been executed."""
+    return name in _not_run
+
+
+def seconds_of(name: str) -> float:
+    """Return how long it took to import the module; 0 if it was not awaited."""
+    return _seconds.get(name, 0.0)
 
 
 class _Finder:
@@ -85,8 +97,10 @@ class _Loader:
         pauses = self._spec.name.startswith("torch") and _may_pause_collections()
         if pauses:
             gc.disable()
+        began = time.perf_counter()
         try:
             self._loader.exec_module(module)
+            _seconds[self._spec.name] = time.perf_counter() - began
             _not_run.discard(self._spec.name)
             _imported(module, self._spec.name)
         finally:

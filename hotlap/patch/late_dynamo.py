@@ -1,49 +1,37 @@
 """Dynamo, the front of torch's compiler, runs when something of it is used, and not because an optimizer is made.
 
 That takes a second or more, most of what a small training does before its first step. An optimizer imports Dynamo for
-two functions that do nothing unless something is being compiled. Until anything else of it is read or set, the module
-is there but has not run.
+two functions that do nothing unless something is being compiled, and torch's other functions that Dynamo must not read
+import it at their first call. Until anything else of it is read or set, the module is there but has not run.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
-from hotlap.patch.hidden_frames import unseen
-from hotlap.patch.imports import put_off, when_imported
+from hotlap.patch.hidden_frames import is_ours, unseen
+from hotlap.patch.imports import is_put_off, put_off, seconds_of
 
 DYNAMO = "torch._dynamo"
-OF_COMPILER = "torch._compile"  # whose `_disable_dynamo` wraps methods of optimizers …
-CALLED_INSTEAD = "__dynamo_disable"  # … and calls this attribute of the method, or imports Dynamo to make it
+OF_COMPILER = "torch._compile"  # whose `_disable_dynamo` wraps functions of torch …
+CALLED_INSTEAD = "__dynamo_disable"  # … and calls this attribute of them, which Dynamo's `disable` makes at first
+OF_TORCH = 0.5  # of the time to import torch: importing Dynamo takes longer than that
 OF_A_PACKAGE = frozenset({"__path__", "__all__", "__annotations__"})  # other such names it does not have
 
 
-def prepare(torch: Any) -> None:
+def prepare() -> None:
     """Put Dynamo off, unless it is imported already."""
-    methods = [
-        getattr(method, "__wrapped__", None) for method in vars(torch.optim.Optimizer).values() if _waits(method)
-    ]
-
-    def has_run(_: Any) -> None:
-        for method in methods:
-            vars(method).pop(CALLED_INSTEAD, None)
-
-    if put_off(DYNAMO, _late.begin):
-        for method in methods:
-            setattr(method, CALLED_INSTEAD, method)
-        when_imported(DYNAMO, has_run)
+    put_off(DYNAMO, _late.begin)
 
 
-def _waits(method: Any) -> bool:
-    """Return whether torch would import Dynamo at the first call of this method."""
-    if not isinstance(method, FunctionType) or method.__globals__.get("__name__") != OF_COMPILER:
-        return False
-    wrapped = getattr(method, "__wrapped__", None)
-    return isinstance(wrapped, FunctionType) and CALLED_INSTEAD not in vars(wrapped)
+def seconds_saved() -> float:
+    """Return how many seconds earlier the training began, at least."""
+    return OF_TORCH * seconds_of("torch") if is_put_off(DYNAMO) else 0.0
 
 
 class LateModule(ModuleType):
@@ -51,6 +39,8 @@ class LateModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "graph_break" and not _late.is_running:
             return _break_nothing
+        if name == "disable" and not _late.is_running and _caller() == OF_COMPILER:
+            return _late.disable
         if name.startswith("__") and name not in OF_A_PACKAGE:
             raise AttributeError(f"module {DYNAMO!r} has no attribute {name!r}")
         _late.run(self, name)
@@ -69,6 +59,14 @@ class LateModule(ModuleType):
         ModuleType.__delattr__(self, name)
 
 
+def _caller() -> str | None:
+    """Return the name of the module that called us."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_ours(frame.f_code):
+        frame = frame.f_back
+    return None if frame is None else frame.f_globals.get("__name__")
+
+
 def _break_nothing(msg: str = "") -> None:
     """Do what Dynamo's `graph_break` does where nothing is compiled."""
 
@@ -79,11 +77,17 @@ class _Late:
         self._lock = threading.RLock()
         self._execute: Callable[[], None] = lambda: None
         self._path: Any = None
+        self._disabled: list[Any] = []  # functions that Dynamo must not read, once it has run
 
     def begin(self, module: ModuleType, execute: Callable[[], None]) -> None:
         self._execute, self._path = execute, vars(module).pop("__path__")  # its submodules need it to have run
         module.__class__ = LateModule
         warnings._filters_mutated()  # type: ignore[attr-defined]  # as it does: a warning may be shown once more
+
+    def disable(self, function: Any, *_: Any, **__: Any) -> Any:
+        """Stand in for Dynamo's `disable`: there is nothing that would read the function."""
+        self._disabled.append(function)
+        return function
 
     def run(self, module: ModuleType, wanted: str) -> None:
         with self._lock:
@@ -96,6 +100,8 @@ class _Late:
             try:
                 self._execute()
                 ModuleType.__setattr__(module, "__class__", ModuleType)
+                for function in self._disabled:
+                    vars(function).pop(CALLED_INSTEAD, None)
             except BaseException:
                 vars(module).pop("__path__", None)
                 raise

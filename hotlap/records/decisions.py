@@ -52,3 +52,4 @@ class RememberedDecisions:
     torch: str
     hardware: str
     on: tuple[str, ...]  # the optimisations that stayed on, of those switched between steps
+    untried: tuple[str, ...] = ()  # those that it had no time to measure

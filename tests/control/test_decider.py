@@ -414,24 +414,52 @@ def test_blocks_of_the_unchanged_program_cost_nothing() -> None:
     assert played.deciding.findings.ratio == pytest.approx(50, rel=0.15)
 
 
+def _with_a_dear_one(seconds: Callable[[Arm], float], prepares: float) -> Played:
+    """A training with a candidate that starts at once and one that takes seconds to start."""
+    played = Played(seconds, names=("quick", "dear"), keeps=("dear",))
+    played.deciding._candidates = [Candidate(frozenset({"dear"}), prepares), Candidate(frozenset({"quick"}))]
+    begin = played.arms._begin
+
+    def begun(name: str, arm: Arm) -> Any:
+        played.now += prepares if name == "dear" else 0.0
+        return begin(name, arm)
+
+    played.arms._begin = begun
+    return played
+
+
 def test_time_gained_pays_for_further_trials() -> None:
     """Preparation takes two seconds, which the first entry's gain earns long before a fiftieth of the time does."""
-    played = Played(
-        lambda arm: STEP * (0.2 if "quick" in arm else 1.0) * (0.5 if "dear" in arm else 1.0), names=("quick", "dear")
-    )
-    played.deciding._candidates = [Candidate(frozenset({"quick"})), Candidate(frozenset({"dear"}), 2.0)]
-    course = played.deciding
-    course._course = _one_by_one(course)
-    played.train(2000)
+    played = _with_a_dear_one(
+        lambda arm: STEP * (0.2 if "quick" in arm else 1.0) * (0.5 if "dear" in arm else 1.0), prepares=2.0
+    ).train(2000)
     assert played.on == {"quick", "dear"}
     assert played.now < 30
 
 
-def _one_by_one(deciding: Decider) -> Any:
-    yield from deciding._warm()
-    yield from deciding._load()
-    for candidate in deciding._candidates:
-        yield from deciding._decide([candidate])
+def test_what_the_budget_does_not_cover_holds_nothing_else_back() -> None:
+    played = _with_a_dear_one(lambda arm: STEP * (0.8 if "quick" in arm else 1.0), prepares=30.0).train(600)
+    assert played.on == {"quick"}
+    assert played.lines == ["decided"]
+    assert "dear" not in played.begun
+    assert played.deciding.untried == {"dear"}
+
+
+def test_a_time_saved_at_the_start_pays_for_trials() -> None:
+    played = _with_a_dear_one(lambda arm: STEP * (0.5 if "dear" in arm else 1.0), prepares=1.5)
+    played.deciding.account._saved = lambda: 1.0
+    assert played.train(400).on == {"dear"}
+
+
+def test_what_an_earlier_run_could_not_afford_is_tried_later() -> None:
+    played = _with_a_dear_one(
+        lambda arm: STEP * (0.8 if "quick" in arm else 1.0) * (0.5 if "dear" in arm else 1.0), 1.5
+    )
+    played.deciding.begin_with(frozenset({"quick"}), untried=frozenset({"dear"}))
+    played.train(300)
+    assert "dear" not in played.begun
+    assert played.train(1500).on == {"quick", "dear"}
+    assert not played.deciding.untried
 
 
 def test_a_gain_switched_off_unmeasured_is_not_claimed() -> None:

@@ -28,6 +28,12 @@ optimizer.load_state_dict(optimizer.state_dict())
 inspect.stack()
 """
 ONLY_TRAINING = """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        return operation(*args, **(kwargs or {}))
+with Mode(): step()
+print(torch.utils.checkpoint.checkpoint(model, torch.ones(2, 4), use_reentrant=True).shape)
 import torch._dynamo
 assert not has_run() if ENTERED else has_run()
 print(torch._dynamo.graph_break(), torch._dynamo.__name__, hasattr(torch._dynamo, "__version__"))

@@ -11,5 +11,6 @@ ENTRY = Entry(
     stage=Stage.MODEL,
     after=("recurrent",),
     reach=0.6,
+    prepares=1.0,
     alone=True,
 )

@@ -59,13 +59,16 @@ def choice(key: Key, device: torch.device) -> str:
     return _forced or _choice(key, device)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def remembered(device: int, *traits: str | int) -> str:
     """Return the known choice for a Key of these traits without measuring, or cudnn. Dynamo passes no dataclass."""
     if _forced is not None:
         return _forced
     key = Key(*traits)  # type: ignore[arg-type]
     return _known.get((key, device)) or stored(device).get(key.text) or CUDNN
+
+
+# What torch.compiler.assume_constant_result sets; itself it imports Dynamo, which takes seconds.
+remembered._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_forced() -> bool:
