@@ -15,6 +15,7 @@ from hotlap.control.arms import Arm, Arms, Begin
 from hotlap.control.decider import Decider
 from hotlap.control.findings import Candidate
 from hotlap.control.ranks import Ranks, ranks_of
+from hotlap.control.starts import Starts
 from hotlap.control.ticks import Ticks
 from hotlap.control.timing import Marks
 from hotlap.control.trials import GAIN
@@ -87,6 +88,7 @@ class Batches:
 class Wiring:
     def __init__(self, torch: Any, seams: Seams, names: list[str], batches: Batches, begin: Begin) -> None:
         self._torch, self._names, self.batches = torch, names, batches
+        self._starts = Starts(torch, seams, time.perf_counter)
         self._session: Session | None = None
         self._hardware, self._remembered = "", False
         self.doubted: dict[str, str] = {}  # entries that gave different results, and why
@@ -99,7 +101,7 @@ class Wiring:
             Marks(torch),
             _candidates(order),
             ranks=self._ranks,
-            saved=late_dynamo.seconds_saved,
+            saved=lambda: late_dynamo.seconds_saved() + self._starts.saved,
         )
         batches.wait_while(lambda: self._deciding.orders.waits)
 
@@ -156,9 +158,11 @@ class Wiring:
     ) -> None:
         self._deciding.on_decided, self._deciding.on_failed = on_decided, on_failed
         self._deciding.trials.on_tried = on_tried
+        self._starts.begin()
         self._deciding.begin()
 
     def end(self) -> None:
+        self._starts.end()
         self._deciding.end()
 
     def fall_silent(self) -> None:
@@ -243,11 +247,13 @@ class Wiring:
             return f"{begins}nothing makes it faster{so_far}; the program runs unchanged ({taken} a step){more}"
         worst = _worst(self.on | findings.ever_on)
         promise = DOUBTED if self.batches.are_doubted or self.doubted else PROMISES[worst]
+        sooner = self._starts.sooner
+        epochs = "" if sooner is None else f", epochs begin {sooner:.1f} s sooner"
         if findings.ratio < GAIN:
-            return f"{begins}as fast as before ({taken} a step), {promise}; on: {self._listed}{more}"
+            return f"{begins}as fast as before ({taken} a step){epochs}, {promise}; on: {self._listed}{more}"
         times = f"{findings.ratio:.{1 if findings.ratio >= 1.95 else 2}f}× as fast"
         change = f"{_ms((findings.after or 0.0) * findings.ratio)} → {taken} a step"
-        return f"{begins}{times} ({change}), {promise}: {self._listed}{more}"
+        return f"{begins}{times} ({change}){epochs}, {promise}: {self._listed}{more}"
 
     @property
     def _over_before(self) -> str:
