@@ -17,10 +17,18 @@ class LossTensor(NamedTuple):
 
 
 SMALL = 4096  # bytes that a held loss may keep allocated
+LOOKS = 16  # losses of which it is seen whether they are a quotient or a product …
+DIVIDED = ("DivBackward0", "MulBackward0")  # … by the last operation that made them
+
+
+Call = list[Any]  # the losses of one backward call: numbers, or tensors on a device
 
 
 class Losses:
-    """Collects the unscaled tensors that backward was called on. A step's loss is the sum over its backward calls.
+    """Collects the unscaled tensors that backward was called on.
+
+    Of several backward calls before an optimizer step, the mean is taken, or the sum if the program has divided the
+    losses itself. The losses of several optimizers add up.
 
     Inside an optimizer's own step (LBFGS evaluates several times) only the first counts. On a device, a loss is copied
     while warming up; if nothing wrote to the losses after their backward, the loss itself is held from then on, which
@@ -32,9 +40,11 @@ class Losses:
         self._tensor = torch.Tensor
         self._item = torch._C.TensorBase.item  # the original, not the patched one
         self._watched = watching(torch)  # by a profiler of the program, which would show hotlap's reads
-        self._now: list[Any] = []
-        self._ended: list[Any] = []  # losses before an optimizer step that may end the step
-        self._steps: list[list[Any]] = []
+        self._now: list[Call] = []
+        self._ended: list[list[Call]] = []  # before each optimizer step that may end the step
+        self._steps: list[list[list[Call]]] = []
+        self._looks = LOOKS
+        self._divided = False  # by the program, so that accumulated losses add up to their mean
         self._unscaled: tuple[Any, Any] | None = None
         self.backwards = 0
         self.stepping = False
@@ -60,12 +70,20 @@ class Losses:
         if type(root) is not self._tensor:
             # A subclass of Tensor may have no length, and an iterator is the user's to read.
             return [self._take(loss) for loss in root] if isinstance(root, list | tuple) else None
+        if self._looks:
+            self._look(root)
         if self.on_host and self._unscaled is None:
             try:
                 return self._item(root)  # raises for more than one element, which is cheaper than checking first
             except RuntimeError:
                 return None
         return self._take(root)
+
+    def _look(self, root: Any) -> None:
+        self._looks -= 1
+        loss = self._unscaled[1] if self._unscaled is not None and self._unscaled[0] is root else root
+        made_by = getattr(loss, "grad_fn", None)
+        self._divided = self._divided or (made_by is not None and made_by.name() in DIVIDED)
 
     def add(self, loss: Any) -> None:
         """Add the losses of a backward call, as read from the tape."""
@@ -76,7 +94,7 @@ class Losses:
         losses = [self._untouched(value) if type(value) is LossTensor else value for value in losses]
         if losses and not (self.stepping and self._now):
             self.seen = True
-            self._now += losses
+            self._now.append(losses)
 
     def _without_scale(self, root: Any) -> Any:
         assert self._unscaled is not None
@@ -123,7 +141,8 @@ class Losses:
         return loss.tensor
 
     def optimizer_ended(self) -> None:
-        self._ended += self._now
+        if self._now:
+            self._ended.append(self._now)
         self._now = []
 
     def close_step(self) -> None:
@@ -133,19 +152,22 @@ class Losses:
 
     def values(self, may_wait: bool) -> tuple[float, ...]:
         """Return one loss per step. Losses on a device need `may_wait` and are then read by polling, without a sync."""
-        on_device = [loss for step in self._steps for loss in step if not isinstance(loss, int | float)]
+        calls = [call for step in self._steps for optimizer in step for call in optimizer]
+        on_device = [loss for call in calls for loss in call if not isinstance(loss, int | float)]
         if on_device and not may_wait:
             return ()
         values = _read(self._torch, on_device)
         lost = [loss.data_ptr() in self._overwritten for loss in on_device]
         read = iter([math.nan if gone else value for value, gone in zip(values, lost, strict=True)])
-        sums = []
-        for step in self._steps:
-            losses = [loss if isinstance(loss, int | float) else next(read) for loss in step]
-            if not losses:
-                return ()
-            sums.append(float(sum(losses)) if len(losses) > 1 else float(losses[0]))
-        return tuple(sums)
+        if not all(self._steps):
+            return ()
+        sums = iter([sum(loss if isinstance(loss, int | float) else next(read) for loss in call) for call in calls])
+        return tuple(
+            float(sum(self._joined([next(sums) for _ in optimizer]) for optimizer in step)) for step in self._steps
+        )
+
+    def _joined(self, losses: list[float]) -> float:
+        return sum(losses) if self._divided or len(losses) == 1 else sum(losses) / len(losses)
 
 
 def _read(torch: Any, tensors: list[Any]) -> list[float]:

@@ -265,7 +265,9 @@ class Observation:
     copies: tuple[CopySite, ...]
     hot_lines: tuple[HotLine, ...]
     spans: tuple[Span, ...]
-    losses: tuple[float, ...]  # one per step from the very first: the unscaled sum of what backward was called on
+    losses: tuple[
+        float, ...
+    ]  # one per step from the very first: what backward was called on, unscaled, and the mean if accumulated
     loaders: tuple[Loader, ...]
     models: tuple[Model, ...]
     optimizers: tuple[Optimizer, ...]

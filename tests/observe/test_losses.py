@@ -12,7 +12,7 @@ from hotlap.observe.tape import DIFFERENTIATE, DIFFERENTIATED
 
 
 def tensor(value: float) -> torch.Tensor:
-    return torch.tensor(value, requires_grad=True) * 1
+    return torch.tensor(value, requires_grad=True) + 0
 
 
 @pytest.fixture(params=["device unknown", "on the host"])
@@ -44,11 +44,19 @@ def test_a_plain_loop_has_one_loss_per_step(losses):
     assert losses.seen
 
 
-def test_accumulated_micro_batches_add_up(losses):
-    for value in (1.0, 2.0, 4.0):
+def test_accumulated_micro_batches_have_their_mean(losses):
+    for value in (1.0, 2.0, 6.0):
         backward(losses, tensor(value))
     end_step(losses)
-    assert values(losses) == (7.0,)
+    assert values(losses) == (3.0,)
+
+
+@pytest.mark.parametrize("divided", [lambda loss: loss / 4, lambda loss: 0.25 * loss])
+def test_accumulated_micro_batches_that_the_program_divides_add_up(losses, divided):
+    for value in (1.0, 2.0, 3.0, 6.0):
+        backward(losses, divided(tensor(value)))
+    end_step(losses)
+    assert values(losses) == (3.0,)
 
 
 def test_both_losses_of_a_gan_belong_to_its_step(losses):
@@ -93,10 +101,12 @@ def test_scaling_something_else_is_not_mistaken_for_the_loss(losses):
 
 def test_several_roots_of_one_backward_add_up(losses):
     backward(losses, tensor(1.0), tensor(2.5))
+    end_step(losses)
     losses.add(losses.note(None, (), {"tensors": [tensor(1.0)]}))
+    end_step(losses)
     losses.add(losses.note(None, (), {"outputs": tensor(0.5)}))
     end_step(losses)
-    assert values(losses) == (5.0,)
+    assert values(losses) == (3.5, 1.0, 0.5)
 
 
 def test_only_the_first_evaluation_of_lbfgs_counts(losses):
@@ -188,7 +198,7 @@ def test_torch_passes_the_loss_to_backward_as_the_first_argument():
         losses.add(loss)
     end_step(losses)
     assert losses.backwards == 3
-    assert values(losses) == (12.0,)
+    assert values(losses) == (4.0,)
 
 
 # Losses on a device are not copied after warm-up. Addresses and versions behave alike on the host.
