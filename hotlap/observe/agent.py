@@ -23,6 +23,7 @@ from hotlap.observe.feed import feed_one_batch
 from hotlap.observe.loaders import batch_size_of
 from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS
 from hotlap.observe.messages import Messages
+from hotlap.observe.models import may_be_sequence_first
 from hotlap.observe.ranks import rank_and_world
 from hotlap.observe.sampled_seams import SampledSeams
 from hotlap.observe.steps import Boundary
@@ -58,6 +59,7 @@ class Agent(AgentState):
         self._state_since = self._born
         self._last: Boundary | None = None
         self._longest_tape = 0
+        self._sequence_first: dict[int, bool] = {}  # of roots, by id
         self.sampled_seams, self.backwards = (
             SampledSeams(self),
             Backwards(seams, self.entries, self.trains, self.step_ends),
@@ -108,7 +110,15 @@ class Agent(AgentState):
     def _calling(self, module: Any, args: Any, kwargs: Any) -> tuple[bool, int]:
         if not module.training and not self.torch.is_grad_enabled():
             return True, 0
-        return False, 0 if self.loaders.seen else batch_size_of([*args, *kwargs.values()])
+        if self.loaders.seen or self._is_sequence_first(module):
+            return False, 0
+        return False, batch_size_of([*args, *kwargs.values()])
+
+    def _is_sequence_first(self, module: Any) -> bool:
+        key = id(module)
+        if key not in self._sequence_first:
+            self._sequence_first[key] = may_be_sequence_first(module)
+        return self._sequence_first[key]
 
     def _after_step(self) -> None:
         """Run after the optimizer step that was waited for: switch the sampling, read the tape, or both."""

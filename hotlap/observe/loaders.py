@@ -8,6 +8,7 @@ from typing import Any
 from hotlap.observe.frames import place_of_function
 from hotlap.records.observation import Loader
 
+GRAPHS = {"torch_geometric": "num_graphs", "dgl": "batch_size"}  # what holds the number of graphs in a batch
 TRAIN, EVALUATION, UNKNOWN = "train", "evaluation", "unknown"
 
 
@@ -73,8 +74,13 @@ class _LoaderPass:
     def expected_size(self) -> int:
         return self.seen.expected_size(self.batches)
 
-    def check(self, size: int) -> None:
-        self.seen.predictable = self.seen.predictable and size == self.expected_size()
+    def size_of(self, found: int) -> int:
+        """Return the number of samples that the sampler gave, else those found in the batch: graphs and texts show the
+        number of their nodes and words.
+        """
+        expected = self.expected_size() if self.seen.predictable else 0
+        self.seen.predictable = expected > 0
+        return expected or found
 
     def count(self, size: int) -> None:
         self.batches += 1
@@ -116,8 +122,7 @@ class Loaders:
         reading = self._by_iterator.get(iterator)
         if reading is None or size is None:
             return
-        reading.check(size)
-        self._count(reading, size)
+        self._count(reading, reading.size_of(size))
 
     def fetched_as_expected(self) -> None:
         """Count a batch without looking at it, because its loader always yields what its sampler says."""
@@ -157,7 +162,9 @@ class Loaders:
 
 
 def batch_size_of(batch: Any) -> int:
-    """Return how many samples a batch holds: the most common leading dimension of its tensors."""
+    """Return how many samples a batch holds: its graphs, or the most common leading dimension of its tensors."""
+    if graphs := _graphs_in(batch):
+        return graphs
     if type(batch) in (list, tuple) and batch:
         first, last = getattr(batch[0], "shape", None), getattr(batch[-1], "shape", None)
         if first and last and first[0] == last[0]:  # true of nearly all batches
@@ -167,6 +174,16 @@ def batch_size_of(batch: Any) -> int:
     if not sizes:
         return len(batch) if isinstance(batch, list | tuple) else 1
     return max(sizes, key=lambda size: sizes[size])  # the first among equals, because dicts keep their order
+
+
+def _graphs_in(batch: Any) -> int:
+    """Return the number of graphs in a batch of PyG or DGL, or of a list that holds one; else 0."""
+    for value in batch[:2] if type(batch) in (list, tuple) else (batch,):
+        name = GRAPHS.get(type(value).__module__.partition(".")[0])
+        count = getattr(value, name, 0) if name is not None else 0
+        if isinstance(count, int) and count > 0:
+            return count
+    return 0
 
 
 def _leading(value: Any, sizes: dict[int, int], depth: int) -> None:

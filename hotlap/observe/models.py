@@ -36,6 +36,12 @@ def describe(module: Any) -> Model:
     )
 
 
+def may_be_sequence_first(module: Any) -> bool:
+    """Return whether the first dimension of the module's input may be the length of a text, and not the batch."""
+    orders = [child.batch_first for child in module.modules() if type(child.__dict__.get("batch_first")) is bool]
+    return bool(orders) and not any(orders)
+
+
 def _memory_format(parameters: list[Any]) -> str:
     weights = [weight for weight in parameters if weight.dim() == 4 and min(weight.shape[1], max(weight.shape[2:])) > 1]
     if not weights:

@@ -24,6 +24,19 @@ class Fields:
         return [torch.zeros(9, 2)]
 
 
+class Graphs:
+    """Has 4 graphs of 50 nodes together."""
+
+    __module__ = "torch_geometric.data.batch"
+    num_graphs = 4
+
+    def keys(self):
+        return ["x"]
+
+    def values(self):
+        return [torch.zeros(50, 2)]
+
+
 @pytest.mark.parametrize(
     ("batch", "size"),
     [
@@ -33,6 +46,8 @@ class Fields:
         ({"image": torch.zeros(8, 3), "label": torch.zeros(8)}, 8),
         (Encoding(input_ids=torch.zeros(4, 128), attention_mask=torch.zeros(4, 128)), 4),
         (Fields(), 9),
+        (Graphs(), 4),
+        ((Graphs(), torch.zeros(50)), 4),
         (np.zeros((5, 2)), 5),
         ([np.zeros((5, 2)), ["a"] * 5], 5),
         ({"x": {"deep": [torch.zeros(6, 1)]}}, 6),
@@ -232,12 +247,26 @@ def test_a_batch_that_is_not_inspected_counts_for_its_own_loader_when_its_datase
     assert (inner.seen.batches, inner.seen.samples) == (1, 3)
 
 
-def test_loaders_are_predictable_as_long_as_they_yield_what_their_samplers_say():
+def test_what_a_plain_sampler_says_is_counted_whatever_a_batch_looks_like():
+    """Collated texts lead with their words, graphs with their nodes."""
     loaders = Loaders()
     assert not loaders.predictable(), "none was seen"
-    Reading(loaders, numbers(5)).epoch()
+    reading = Reading(loaders, numbers(5, collate_fn=lambda batch: torch.zeros(35, len(batch))))
+    reading.epoch()
+    assert reading.seen.samples == 5
     assert loaders.predictable()
-    Reading(loaders, numbers(5, collate_fn=lambda batch: torch.zeros(1))).fetch()
+
+
+def test_a_loader_that_yields_more_than_its_sampler_says_is_not_predictable():
+    class Longer(torch.utils.data.SequentialSampler):
+        def __iter__(self):
+            return iter([0, 1, 2, 3])
+
+        def __len__(self):
+            return 2
+
+    loaders = Loaders()
+    Reading(loaders, numbers(4, sampler=Longer([]))).fetch(2)
     assert not loaders.predictable()
 
 

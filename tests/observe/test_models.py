@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.observe.models import describe, describe_optimizer
+from hotlap.observe.models import describe, describe_optimizer, may_be_sequence_first
 from hotlap.patch.guard import Guard
 from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Seams
@@ -149,3 +149,18 @@ def test_an_optimizer_of_the_users_is_described_with_the_line_of_its_step():
     assert record.place is not None
     assert record.place.file == __file__
     assert record.place.function.endswith("Signs.step")
+
+
+@pytest.mark.parametrize(
+    ("model", "may_be"),
+    [
+        (torch.nn.LSTM(2, 3), True),
+        (torch.nn.LSTM(2, 3, batch_first=True), False),
+        (torch.nn.Transformer(8, 2, 1, 1, 8), True),
+        (torch.nn.Transformer(8, 2, 1, 1, 8, batch_first=True), False),
+        (torch.nn.Linear(2, 3), False),
+    ],
+    ids=["recurrent", "recurrent, batch first", "transformer", "transformer, batch first", "none"],
+)
+def test_layers_that_take_texts_word_by_word_hide_the_size_of_a_batch(model, may_be):
+    assert may_be_sequence_first(model) is may_be
