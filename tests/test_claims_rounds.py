@@ -75,7 +75,7 @@ def toys(session, tmp_path, monkeypatch):
     (tmp_path / "workloads" / "toy" / "naive.py").write_text(TOY)
     changes = {name: toy(name) for name in ("one", "two", "three", "dies", "hangs", "stays", "works")}
     task = claims_book.Task(name="toy", epochs={"tiny": 3}, edits=())
-    book = claims_book.Book(reports={}, tasks={"toy": task}, changes=changes, claims=())
+    book = claims_book.Book(reports={}, does_not_follow={}, tasks={"toy": task}, changes=changes, claims=())
     return replace(session, book=book, place=tmp_path / "workloads", max_seconds=60.0)
 
 

@@ -78,6 +78,7 @@ class Claim:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Book:
     reports: Mapping[str, str]  # number → title
+    does_not_follow: Mapping[str, str]  # number → what small data cannot tell of the report's
     tasks: Mapping[str, Task]
     changes: Mapping[str, Change]
     claims: tuple[Claim, ...]
@@ -113,7 +114,7 @@ class Book:
 def read(path: Path = BOOK) -> Book:
     toml = _toml()
     found = toml.loads(path.read_text(encoding="utf-8"))
-    _known(found, ("reports", "workloads", "changes", "claims"), path.name)
+    _known(found, ("reports", "does_not_follow", "workloads", "changes", "claims"), path.name)
     tasks = {name: _task(name, table) for name, table in found["workloads"].items()}
     changes = {name: _change(name, table, tasks) for name, table in found["changes"].items()}
     claims = tuple(_claim(table, found["reports"], changes) for table in found["claims"])
@@ -121,7 +122,12 @@ def read(path: Path = BOOK) -> Book:
         named = [*change.together, *([change.against] if change.against else [])]
         missing = [name for name in named if name not in changes]
         _require(not missing, f"{change.name} names {', '.join(missing)}, which is not there")
-    return Book(reports=found["reports"], tasks=tasks, changes=changes, claims=claims)
+    _require(
+        set(found["does_not_follow"]) == set(found["reports"]), f"{path.name}: does_not_follow names other reports"
+    )
+    return Book(
+        reports=found["reports"], does_not_follow=found["does_not_follow"], tasks=tasks, changes=changes, claims=claims
+    )
 
 
 def make(place: Path, workload: str, edits: Iterable[Edit], into: Path) -> Path:

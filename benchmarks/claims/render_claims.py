@@ -109,7 +109,7 @@ def page(folder: Path, book: Book) -> str:
     parts = [HEAD, _sources(shown)]
     for number, title in book.reports.items():
         claims = [claim for claim in book.claims if claim.report == number]
-        parts += [f"## {title}\n", _table(claims, shown, book)]
+        parts += [f"## {title}\n", f"{book.does_not_follow[number].strip()}\n", _table(claims, shown, book)]
     return "\n".join(parts)
 
 
