@@ -19,13 +19,17 @@ MOST_START, MOST_SHARE = 3.0, 0.05  # with what faster steps or an earlier start
 class Account:
     def __init__(self, saved: Callable[[], float] = lambda: 0.0) -> None:
         """`saved()` says how many seconds earlier than without hotlap the training began."""
-        self._saved = saved
+        self._saved, self._granted = saved, 0.0
         self._first: float | None = None
         self._settled = self._gained = 0.0
         self._open: float | None = None  # of the trial under way: faster steps offset slower ones, and nothing else
 
     def begin(self, now: float) -> None:
         self._first = now
+
+    def grant(self, seconds: float) -> None:
+        """Allow so many more seconds, in a process that exists for trials."""
+        self._granted += seconds
 
     def open(self) -> None:
         self._open = 0.0
@@ -56,7 +60,8 @@ class Account:
     def left(self, now: float) -> float:
         since = 0.0 if self._first is None else now - self._first
         usual = START + EARLY_SHARE * min(since, EARLY) + SHARE * max(0.0, since - EARLY)
-        return min(usual + self._gained + self._saved(), MOST_START + MOST_SHARE * since) - self.spent
+        allowed = min(usual + self._gained + self._saved(), MOST_START + MOST_SHARE * since)
+        return allowed + self._granted - self.spent
 
     def is_overdrawn(self, now: float) -> bool:
         """Return whether the trial under way has spent more than the budget."""

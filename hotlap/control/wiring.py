@@ -165,6 +165,10 @@ class Wiring:
         self._starts.end()
         self._deciding.end()
 
+    def grant(self, seconds: float) -> None:
+        """Allow trials so many more seconds."""
+        self._deciding.account.grant(seconds)
+
     def fall_silent(self) -> None:
         for site in self._arms.sites:
             site.closed = True

@@ -39,6 +39,7 @@ from hotlap.trial.state import Watch
 MARK_SECONDS = 0.025  # between events on the device: recording one costs the host some 14 µs
 MARKS, CLOSEST = 48, 4  # short steps: this many marks over the whole run, but at least four steps apart
 SAY_SECONDS = 0.2
+FOR_TRIALS = 0.5  # of the time for screening: what it costs to start and to measure optimisations
 MIB = 1 << 20
 
 
@@ -62,6 +63,8 @@ class Agent:
     ) -> None:
         self.torch, self.session, self.seams, self.order = torch, session, seams, order
         self._deciding = deciding
+        if deciding is not None and order.screens is not None:
+            deciding.grant(FOR_TRIALS * order.screens)
         self.folder = Path(session.folder)
         self.losses = Losses(torch)
         own = Ledger()

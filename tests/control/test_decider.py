@@ -534,3 +534,9 @@ def test_the_rest_of_a_group_is_compared_with_the_unchanged_program() -> None:
     last = played.deciding.findings.tried[-1]
     assert (last.names, last.on_top_of) == (("one", "two"), ())
     assert played.deciding.findings.ratio == last.ratio
+
+
+def test_a_process_that_exists_for_trials_has_more_time_for_them() -> None:
+    played = _with_a_dear_one(lambda arm: STEP * (0.5 if "dear" in arm else 1.0), prepares=12.0)
+    played.deciding.account.grant(15.0)
+    assert played.train(400).on == {"dear"}
