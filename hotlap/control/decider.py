@@ -283,6 +283,7 @@ class Decider:
         """Find the candidates that gain on top of what is on, and leave those on. Those that take long to start come
         last, on what the others have gained; what cannot be afforded yet waits.
         """
+        self._waiting = [candidate for candidate in self._waiting if candidate not in candidates]
         quick = [candidate for candidate in candidates if not candidate.prepares]
         tried: list[tuple[bool, list[Candidate]]] = []
         if quick:
@@ -302,7 +303,6 @@ class Decider:
     def _affordable_now(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return those that the budget allows together, likeliest to gain first; the others wait for more of it."""
         left, affordable = self.account.left(self._clock()), []
-        self._waiting = [candidate for candidate in self._waiting if candidate not in candidates]
         for candidate in candidates:
             if max(CREDIT, candidate.prepares) <= left:
                 left -= candidate.prepares

@@ -536,6 +536,15 @@ def test_the_rest_of_a_group_is_compared_with_the_unchanged_program() -> None:
     assert played.deciding.findings.ratio == last.ratio
 
 
+def test_what_an_earlier_run_cut_off_is_tried_once() -> None:
+    played = _with_a_dear_one(lambda arm: STEP * (0.5 if "dear" in arm else 1.0), prepares=0.1)
+    played.deciding.begin_with(frozenset({"dear"}), untried=frozenset({"quick"}))
+    played.train(3000)
+    assert played.on == {"dear"}
+    assert [trial.names for trial in played.deciding.findings.tried].count(("quick",)) == 1
+    assert not played.deciding.untried
+
+
 def test_a_process_that_exists_for_trials_has_more_time_for_them() -> None:
     played = _with_a_dear_one(lambda arm: STEP * (0.5 if "dear" in arm else 1.0), prepares=12.0)
     played.deciding.account.grant(15.0)
