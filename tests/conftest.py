@@ -35,7 +35,7 @@ def state_removed() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def traced_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """A program without faults that trains for ever, ended after the window and a trace."""
-    command = python("endless.py", "--out", "finally.txt")
+    command = warmed(python("endless.py", "--out", "finally.txt"))
     return profiled_once(tmp_path_factory, "traced", lambda folder: profile(command, folder, *WINDOW, "--trace"))
 
 

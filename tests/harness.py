@@ -18,14 +18,9 @@ from warm import warmed
 
 PROGRAMS = Path(__file__).parent / "programs"
 HOTLAP = [sys.executable, "-m", "hotlap"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-OWN_PYTHON = (
-    "broken_dataset",
-    "execs_itself",
-    "leaves_open",
-    "looks_around",
-    "own_processes",
-)  # about processes, or an error
+TWO_RANKS = ["--nproc-per-node", "2", "--standalone"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", *TWO_RANKS]
+OWN_PYTHON = ("broken_dataset", "leaves_open", "looks_around")  # about how a process ends, its state, or an error
 
 
 @dataclass(frozen=True)
@@ -93,17 +88,24 @@ def alone(factory: pytest.TempPathFactory, command: list[str], **more: str) -> R
     name = "alone-" + re.sub(r"[^\w=.]+", "-", " ".join(words))
     more["PYTHONPATH"] = str(PROGRAMS)
 
-    def make(folder: Path) -> Ran:
-        is_program = command[0] == sys.executable and Path(command[1]).parent == PROGRAMS
-        if not is_program or Path(command[1]).stem in OWN_PYTHON:
-            return bare(command, folder, **more)
-        return warm(command, folder, **more)
+    return profiled_once(factory, name, lambda folder: bare(warmed_if_possible(command), folder, **more))
 
-    return profiled_once(factory, name, make)
+
+def warmed_if_possible(command: list[str]) -> list[str]:
+    """The command in processes that have already imported torch, unless it notices."""
+    if command[: len(TORCHRUN)] == TORCHRUN:
+        return [*warmed_torchrun("--no-python"), *warmed([sys.executable, *command[len(TORCHRUN) :]])]
+    is_program = command[0] == sys.executable and Path(command[1]).parent == PROGRAMS
+    return warmed(command) if is_program and Path(command[1]).stem not in OWN_PYTHON else command
 
 
 def python(program: str, *arguments: str) -> list[str]:
     return [sys.executable, str(PROGRAMS / program), *arguments]
+
+
+def warmed_torchrun(*options: str) -> list[str]:
+    """The command to use instead of `torchrun`, which then starts its ranks itself, or warm ones with --no-python."""
+    return warmed([*python("torchrun.py"), *TWO_RANKS, *options])
 
 
 def printed_losses(stdout: str) -> list[float]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from warm import warmed
 
 import hotlap.cli
 from hotlap import store
@@ -261,7 +262,7 @@ def test_a_real_command_is_observed_and_run_and_leaves_no_trace(tmp_path, capfd,
     folder.mkdir()
     (folder / "train.py").write_text(PROGRAM)
     run = store.create(COMMAND, tmp_path / "kept")
-    arm = Arm(side=Side(name="it", command=(sys.executable, "train.py")), folder=folder, variables={})
+    arm = Arm(side=Side(name="it", command=tuple(warmed([sys.executable, "train.py"]))), folder=folder, variables={})
     means = by_turns.local_means(run, options(tmp_path, steps=60), lambda line: None)
     seen, run_id = means.look(arm)
     spec = Spec(number=0, arm="base", choices=(), seed_shift=0, steps=80, least=20, seconds=120.0)

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from harness import HOTLAP, PROGRAMS, TORCHRUN, alone, environment, profile, profiled_once, python, warm
+from harness import HOTLAP, PROGRAMS, alone, environment, profile, profiled_once, python, warm, warmed_torchrun
 from warm import warmed
 
 QUICK = ("--no-ceiling", "--steps", "20", "--warmup", "3")
@@ -38,7 +38,7 @@ def test_frameworks_end_cleanly_too(program, tmp_path):
 
 def test_all_ranks_stop_together_and_the_slowest_is_named(tmp_path):
     ran = profile(
-        [*TORCHRUN, str(PROGRAMS / "data_parallel.py")],
+        [*warmed_torchrun("--no-python"), *warmed(python("data_parallel.py"))],
         tmp_path,
         "--no-ceiling",
         "--steps",
@@ -145,7 +145,6 @@ def test_a_terminated_run_leaves_no_process_behind(tmp_path):
         (["true"], 65, "found no Python 3.10 or newer to observe"),
         ([sys.executable, "-I", "-c", "pass"], 65, "without -I"),
         ([sys.executable, "-c", "print('no torch')"], 66, "torch was never imported"),
-        ([sys.executable, "-c", "import torch; torch.optim.SGD([torch.zeros(1)])"], 66, "1 optimizer(s) made"),
         ([sys.executable, "-c", "raise SystemExit(3)"], 3, "before its first training step"),
         ([sys.executable, "missing.py"], 2, "before its first training step"),
     ],
@@ -157,6 +156,15 @@ def test_a_command_that_cannot_be_observed_gets_one_clear_line(command, code, sa
     assert ran.code == code, ran.stderr
     assert len(ours) == 1
     assert says in ours[0]
+
+
+def test_a_program_that_makes_an_optimizer_but_never_steps_gets_one_clear_line(tmp_path):
+    (tmp_path / "train.py").write_text("import torch; torch.optim.SGD([torch.zeros(1)])")
+    ran = profile(warmed([sys.executable, "train.py"]), tmp_path)
+
+    assert ran.code == 66, ran.stderr
+    (line,) = [line for line in ran.stderr.splitlines() if line.startswith("hotlap:")]
+    assert "1 optimizer(s) made" in line
 
 
 def test_a_script_without_python_in_front_gets_the_command_to_type(tmp_path):

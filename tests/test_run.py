@@ -12,7 +12,7 @@ from pathlib import Path
 
 import harness
 import pytest
-from harness import HOTLAP, PROGRAMS, TORCHRUN, Ran, bare, environment, printed_losses, python
+from harness import HOTLAP, PROGRAMS, TORCHRUN, Ran, bare, environment, printed_losses, python, warmed_if_possible
 from warm import warmed
 
 FUSED = ("--with", "fused-optimizer")
@@ -76,8 +76,7 @@ def _without_losses(stdout: str) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_safe_plan_does_not_change_the_output(kind, tmp_path, alone):
     expected = alone(KINDS[kind])
-    command = KINDS[kind] if kind == "torchrun" else warmed(KINDS[kind])
-    ran = run(command, tmp_path, "--plan", "safe", "--at-once")
+    ran = run(warmed_if_possible(KINDS[kind]), tmp_path, "--plan", "safe", "--at-once")
 
     assert ran.code == expected.code == 0, ran.stderr
     assert ran.stdout == expected.stdout
@@ -104,8 +103,9 @@ def test_a_failing_program_keeps_its_traceback_and_exit_code(tmp_path):
     script = tmp_path / "fails.py"
     text = (PROGRAMS / "plain_loop.py").read_text()
     script.write_text(text.replace("        say(step, loss)", "        if step == 8: raise ValueError('of mine')"))
-    alone = bare([sys.executable, str(script)], tmp_path, PYTHONPATH=str(PROGRAMS))
-    ran = run([sys.executable, str(script)], tmp_path, *FUSED, PYTHONPATH=str(PROGRAMS))
+    command = warmed([sys.executable, str(script)])
+    alone = bare(command, tmp_path, PYTHONPATH=str(PROGRAMS))
+    ran = run(command, tmp_path, *FUSED, PYTHONPATH=str(PROGRAMS))
 
     assert ran.code == alone.code == 1
     assert [line for line in ran.stderr.splitlines() if line not in hotlap_lines(ran)] == alone.stderr.splitlines()
@@ -208,7 +208,7 @@ def test_a_program_with_an_old_torch_runs_without_hotlap(tmp_path):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_and_child_processes_print_what_they_print_without_hotlap(method, tmp_path, alone):
-    ran = run(python("own_processes.py", method), tmp_path, "--plan", "safe")
+    ran = run(warmed(python("own_processes.py", method)), tmp_path, "--plan", "safe")
 
     assert ran.code == 0, ran.stderr
     assert ran.stdout == alone(python("own_processes.py", "fork")).stdout
@@ -325,7 +325,7 @@ def proven_plan(tmp_path, monkeypatch):
 
 
 def test_the_proven_plan_of_a_command_is_used_automatically(proven_plan, tmp_path):
-    command = python("no_loader.py")
+    command = warmed(python("no_loader.py"))
     proven_plan(command)
     ran = run(command, tmp_path)
     assert [line.split(" (")[0] for line in hotlap_lines(ran)] == ["hotlap: applied: fused-optimizer"]

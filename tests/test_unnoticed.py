@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import HOTLAP, PROGRAMS, Ran, alone, bare, environment, profile, python
+from harness import HOTLAP, PROGRAMS, Ran, alone, bare, environment, profile, python, warmed_if_possible
 from warm import warmed
 
 DATA = ("resident-data", "whole-batch-fetch", "sample-cache", "loader-persistent")  # other tests cover these
@@ -23,7 +23,8 @@ VERBS = {
 def test_hotlap_is_invisible_to_the_program(verb, program, tmp_path, tmp_path_factory):
     """The programs print tracebacks, warnings, log records, threads, handlers, modules, processes and profiles."""
     expected = alone(tmp_path_factory, python(program))
-    command = [*HOTLAP, *VERBS[verb], "--quiet", "--run-dir", str(tmp_path / "kept"), *python(program)]
+    as_typed = warmed_if_possible(python(program))
+    command = [*HOTLAP, *VERBS[verb], "--quiet", "--run-dir", str(tmp_path / "kept"), *as_typed]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
     assert expected.code == done.returncode == 0, done.stderr
     assert done.stdout == expected.stdout

@@ -16,11 +16,15 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+# Programs of the frameworks have a server of their own, which has also imported the libraries that these depend on.
+LIBRARIES = {"lightning_fit.py": "torchmetrics", "hf_trainer.py": "transformers.modeling_utils"}
 FOLDER = "TESTS_WARM"  # a variable that holds the process that runs all tests and the folder of the socket
 
 SERVER = r"""
-import atexit, contextlib, json, os, select, signal, site, socket, sys, threading, types
+import atexit, contextlib, importlib, json, os, select, signal, site, socket, sys, threading, types
 import numpy, torch, torch._dynamo, torch.utils.data
+for library in sys.argv[3:]:
+    importlib.import_module(library)
 
 def become(argv, cwd, env, descriptors):
     for number, descriptor in enumerate(descriptors):
@@ -128,15 +132,15 @@ def one_folder_for_all() -> None:
 
 
 @cache
-def warm_socket() -> str:
+def warm_socket(*libraries: str) -> str:
     """Return the socket of the server, which the first caller starts and which ends with the tests."""
     one_folder_for_all()
     tests, folder = os.environ[FOLDER].split(" ", 1)
-    place = f"{folder}/socket"
-    with Path(f"{folder}/lock").open("w") as lock:
+    place = f"{folder}/{'frameworks' if libraries else 'torch'}"
+    with Path(f"{place}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not Path(place).exists():
-            command = [sys.executable, "-c", SERVER, place, tests]
+            command = [sys.executable, "-c", SERVER, place, tests, *libraries]
             server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             assert server.stdout is not None
             assert server.stdout.readline() == "ready\n"
@@ -147,4 +151,5 @@ def warmed(command: list[str]) -> list[str]:
     """The command to use instead of `python script …`. The -I keeps hotlap out of the messenger."""
     assert command[0] == sys.executable
     assert Path(command[1]).suffix == ".py"
-    return ["env", sys.executable, "-I", "-c", CLIENT, warm_socket(), *command[1:]]
+    socket = warm_socket(*LIBRARIES.values()) if Path(command[1]).name in LIBRARIES else warm_socket()
+    return ["env", sys.executable, "-I", "-c", CLIENT, socket, *command[1:]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from warm import warmed
 
 from hotlap.bench import session
 from hotlap.bench.session import BenchRequest
@@ -57,12 +58,18 @@ class Stage:
         return {**os.environ, **own, "HOTLAP_DIR": str(self.folder / "kept")}
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "hotlap", "bench", "--size", "tiny", "--out", str(self.out), *arguments]
+        """The command in a process that has already imported torch."""
+        script = self.folder / "start.py"
+        script.write_text("from hotlap import cli\ncli.main()\n")
+        return warmed([sys.executable, str(script), *self.words(*arguments)])
 
-    def bench(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run hotlap bench as a user types it."""
+    def words(self, *arguments: str) -> list[str]:
+        return ["bench", "--size", "tiny", "--out", str(self.out), *arguments]
+
+    def bench(self, *arguments: str, as_typed: bool = False) -> subprocess.CompletedProcess[str]:
+        typed = [sys.executable, "-m", "hotlap", *self.words(*arguments)]
         return subprocess.run(
-            self.command(*arguments),
+            typed if as_typed else self.command(*arguments),
             env=self.environment(),
             cwd=self.folder,
             capture_output=True,

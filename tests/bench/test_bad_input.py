@@ -50,7 +50,7 @@ def test_reports_a_missing_gpu(stage, monkeypatch):
 def test_a_whole_bench_runs_from_the_command_line(stage):
     """When one arm breaks, the exit code is 1 and every result is still there."""
     stage.play(sun__limit={"exit": 4, "complaint": "out of luck"})
-    done = stage.bench("sun", "--arms", "naive,limit,accelerate", "--seeds", "1", "--device", "cpu")
+    done = stage.bench("sun", "--arms", "naive,limit,accelerate", "--seeds", "1", "--device", "cpu", as_typed=True)
     assert done.returncode == 1
     assert "broken: sun limit, seed 0: exit code 4: out of luck" in done.stdout
     assert "    out of luck" in done.stderr

@@ -28,33 +28,41 @@ def train():
     return losses, fused[-1]
 """
 
-PROGRAMS = {
-    "before importing torch": "import hotlap\n"
-    "e = hotlap.enable(None, with_=['fused-optimizer'])\nprint(e)\nimport torch\n",
-    "after importing torch": "import torch, hotlap\ne = hotlap.enable(None, with_=['C106'])\n",
-    "twice": "import hotlap\nhotlap.enable()\nimport torch\ne = hotlap.enable(None, with_=['fused-optimizer'])\n",
-}
+APPLIED = "_, fused = train()\nprint('fused', fused, e.outcomes[0].status)\n"
+DISABLED = """
+hotlap.disable()
+from torch.optim import optimizer as hooks
+_, fused = train()
+print('fused', fused)
+wrapped = [hasattr(owner, '__wrapped__') for owner in (torch.autograd.backward, torch.utils.data.DataLoader.__init__)]
+print(len(hooks._global_optimizer_pre_hooks), *wrapped)
+"""
+LEFT = ["fused None", "0 False False"]
 
 
-@pytest.mark.parametrize("when", PROGRAMS)
-def test_applies_entries_and_leaves_no_trace(when, tmp_path):
+def test_applies_entries_after_importing_torch_and_leaves_no_trace(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(
-        PROGRAMS[when]
-        + TRAIN
-        + "_, fused = train()\nprint('fused', fused, e.outcomes[0].status)\nhotlap.disable()\n"
-        + "import torch\nfrom torch.optim import optimizer as hooks\n_, fused = train()\nprint('fused', fused)\n"
-        + "print(len(hooks._global_optimizer_pre_hooks), hasattr(torch.autograd.backward, '__wrapped__'),"
-        + " hasattr(torch.utils.data.DataLoader.__init__, '__wrapped__'))\n"
-    )
-    ran = (warm if when.startswith("after") else bare)([sys.executable, str(script)], tmp_path)
-    waiting = ["waiting for torch to be imported"] if when.startswith("before") else []
-    assert ran.stdout.splitlines() == [*waiting, "fused True applied", "fused None", "0 False False"], ran.stderr
+    enables = "import torch, hotlap\ne = hotlap.enable(None, with_=['C106'])\n"
+    script.write_text(enables + TRAIN + APPLIED + DISABLED)
+    ran = warm([sys.executable, str(script)], tmp_path)
+    assert ran.stdout.splitlines() == ["fused True applied", *LEFT], ran.stderr
+
+
+def test_applies_entries_before_importing_torch_and_again_and_leaves_no_trace(tmp_path):
+    script = tmp_path / "train.py"
+    enables = "import hotlap\ne = hotlap.enable(None, with_=['fused-optimizer'])\nprint(e)\nimport torch\n"
+    again = "hotlap.enable()\nprint('fused', train()[1])\ne = hotlap.enable(None, with_=['fused-optimizer'])\n"
+    script.write_text(enables + TRAIN + APPLIED + again + APPLIED + DISABLED)
+    ran = bare([sys.executable, str(script)], tmp_path)
+    waiting = "waiting for torch to be imported"
+    seen = [waiting, "fused True applied", "fused None", "fused True applied", *LEFT]
+    assert ran.stdout.splitlines() == seen, ran.stderr
 
 
 def test_hotlap_off_makes_it_inert(tmp_path):
     script = tmp_path / "train.py"
-    script.write_text(PROGRAMS["after importing torch"] + TRAIN + "print(train()[1], e.outcomes)\n")
+    enables = "import torch, hotlap\ne = hotlap.enable(None, with_=['C106'])\n"
+    script.write_text(enables + TRAIN + "print(train()[1], e.outcomes)\n")
     ran = warm([sys.executable, str(script)], tmp_path, HOTLAP="off")
     assert ran.stdout == "None ()\n", ran.stderr
 

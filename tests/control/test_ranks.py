@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from harness import warmed_torchrun
 
 from hotlap.control.ranks import JOINING, Order, SeveralRanks
 from tests.control.test_decider import STEP, Loaded, Played
-from tests.test_run import TORCHRUN
 
 NAMES = ("one", "two")
 TRAIN = """
@@ -136,10 +136,10 @@ def test_does_not_wait_for_a_rank_on_another_machine(tmp_path: Path) -> None:
 
 
 def test_weights_of_all_ranks_stay_identical(tmp_path: Path) -> None:
-    check_ranks("cpu", tmp_path)
+    check_ranks(warmed_torchrun(), "cpu", tmp_path)
 
 
-def check_ranks(device: str, folder: Path) -> None:
+def check_ranks(torchrun: list[str], device: str, folder: Path) -> None:
     script = folder / "train.py"
     script.write_text(TRAIN)
     hotlap = [
@@ -153,7 +153,7 @@ def check_ranks(device: str, folder: Path) -> None:
         "--run-dir",
         str(folder / "kept"),
     ]
-    command = [*hotlap, *TORCHRUN, str(script), device]
+    command = [*hotlap, *torchrun, str(script), device]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [f"{step} 1" for step in range(49, 300, 50)]
