@@ -16,9 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def copy(tmp_path) -> Path:
-    unwanted = shutil.ignore_patterns("__pycache__", ".*")
-    for folder in ("hotlap", "scripts"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unwanted)
+    for folder in ("hotlap", "scripts"):  # compiled files too: they stay valid, and save compiling hotlap again
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns(".*"))
     (tmp_path / "tests").mkdir()
     for file in ("__init__.py", "conftest.py", "harness.py", "once.py", "warm.py", "observations.py"):
         shutil.copy(ROOT / "tests" / file, tmp_path / "tests")

@@ -129,7 +129,7 @@ def decided(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Trainin
 
 def test_the_program_prints_the_same_and_its_data_is_kept(decided: Training) -> None:
     folder = decided.script.parent
-    plain = ran(*decided.command, cwd=folder)
+    plain = ran(*warmed(decided.command), cwd=folder)
     assert (folder / "stdout").read_text() == plain.stdout
     messages = (folder / "stderr").read_text().splitlines()
     assert "times" not in messages[-1]

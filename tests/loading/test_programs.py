@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import pickle
@@ -19,7 +20,7 @@ import hotlap
 from hotlap.loading import state
 from tests.loading.habits import recipes
 
-SEED, PROGRAMS, CHUNKS = 26, 160, 4
+SEED, PROGRAMS, CHUNKS = 26, 160, 8
 LEAST_RESIDENT = 20 // CHUNKS  # of each chunk's programs
 
 
@@ -29,6 +30,8 @@ NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 @pytest.fixture(autouse=True, scope="module")
 def all_is_imported():
     """Runs a first training, so that imports happen once here and not in every fork."""
+    for name in ("h5py", "pandas", "PIL.Image"):
+        importlib.import_module(name)
     with hotlap.enable():
         model = torch.nn.Linear(2, 2)
         for (rows,) in DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=2):

@@ -61,7 +61,9 @@ print(type(torch._dynamo), torch._dynamo.__path__ == torch._dynamo.__spec__.subm
 print(sorted(vars(torch._dynamo)), torch._dynamo.graph_break.__module__)
 """
 EACH_IN_A_CHILD = """
-import os
+import networkx, os, sympy  # which Dynamo would import in each child
+import torch.fx.experimental.symbolic_shapes
+assert has_run() is not ENTERED
 for use in USES:
     sys.stdout.flush()
     child = os.fork()

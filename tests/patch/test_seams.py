@@ -110,11 +110,12 @@ assert_untouched(torch_before)
     )
 
 
-def test_dynamo_imported_after_closing_is_left_alone():
+def test_the_seams_import_nothing_heavy_and_leave_dynamo_alone_once_closed():
     run_python(
         TORCH
         + """
 seams = open_seams()
+assert "torch._dynamo" not in sys.modules
 seams.close()
 assert "torch._dynamo" not in sys.modules
 import torch._dynamo
@@ -125,10 +126,6 @@ assert not any(hotlap.__path__[0] in directory for directory in trace_rules.SKIP
 assert not handler.start_callbacks and not handler.end_callbacks
 """
     )
-
-
-def test_opening_the_seams_imports_nothing_heavy():
-    run_python(TORCH + "open_seams()\nassert 'torch._dynamo' not in sys.modules")
 
 
 def test_training_gives_the_same_numbers_under_open_seams(run_torch):
@@ -429,9 +426,9 @@ assert type(pickle.loads(pickle.dumps(optimizer))) is torch.optim.SGD
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_item_that_the_program_has_replaced_sees_the_reads_of_step_counts(when):
+def test_an_item_that_the_program_has_replaced_sees_the_reads_of_step_counts(run_torch, when):
     """An optimizer reads one step count per parameter; only while item() is torch's own do we read them past it."""
-    run_python(
+    run_torch(
         TORCH
         + f"""
 calls, torchs = [], torch.Tensor.item

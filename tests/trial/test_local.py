@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from warm import warmed
 
 from hotlap.errors import RunFolderUnwritable
 from hotlap.records.plan import Choice
@@ -52,7 +53,7 @@ def test_a_program_that_saves_and_reloads_is_measured_and_writes_nothing(folder)
     (folder / "train.log").write_text("of an earlier run\n")
     before = contents(folder)
     metric = Metric(name="val", pattern=r"val_acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
-    runner = LocalRunner((sys.executable, "train.py"), folder / "kept", 4.0, metric)
+    runner = LocalRunner(tuple(warmed([sys.executable, "train.py"])), folder / "kept", 4.0, metric)
     base = runner.run(spec())
     other = runner.run(spec(1, arm="new", choices=(Choice(name="profiler-marks"),), readings=3, steps=25))
 
@@ -120,7 +121,7 @@ def test_one_process_tries_all_switchable_entries_and_ends_once_decided(folder):
 
 def test_a_process_that_fails_while_deciding_has_decided_nothing(folder):
     fails = SLOW_ITEMS.replace("        optimizer.step()\n", "        optimizer.step()\n    raise SystemExit(3)\n")
-    runner = LocalRunner(script(folder, fails), folder / "kept", 32.0)
+    runner = LocalRunner(tuple(warmed(list(script(folder, fails)))), folder / "kept", 32.0)
     found = runner.screen(spec(arm="new", choices=(Choice(name="resident-data"),), steps=10**9, screens=40.0))
 
     assert found.decisions is None
