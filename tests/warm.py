@@ -1,4 +1,4 @@
-"""Run programs in forks of a process that has already imported torch, because the import takes longer than they do.
+"""Run programs in forks of a process that has already made their imports, which take longer than they do.
 
 Use this only where the start of a process is not under test. How a program starts, fails, handles signals and starts
 processes is tested with a Python of its own.
@@ -16,15 +16,19 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-# Programs of the frameworks have a server of their own, which has also imported the libraries that these depend on.
-LIBRARIES = {"lightning_fit.py": "torchmetrics", "hf_trainer.py": "transformers.modeling_utils"}
+TORCH = ("numpy", "torch", "torch._dynamo", "torch.utils.data")
+IMPORTED = {  # by each server, before it is asked for anything
+    "torch": TORCH,
+    "frameworks": (*TORCH, "torchmetrics", "transformers.modeling_utils"),  # what the frameworks depend on
+    "hotlap": ("hotlap.cli.profile",),
+}
+SERVERS = {"lightning_fit.py": "frameworks", "hf_trainer.py": "frameworks", "start_hotlap.py": "hotlap"}
 FOLDER = "TESTS_WARM"  # a variable that holds the process that runs all tests and the folder of the socket
 
 SERVER = r"""
 import atexit, contextlib, importlib, json, os, select, signal, site, socket, sys, threading, types
-import numpy, torch, torch._dynamo, torch.utils.data
-for library in sys.argv[3:]:
-    importlib.import_module(library)
+for name in sys.argv[3:]:
+    importlib.import_module(name)
 
 def become(argv, cwd, env, descriptors):
     for number, descriptor in enumerate(descriptors):
@@ -132,18 +136,18 @@ def one_folder_for_all() -> None:
 
 
 @cache
-def warm_socket(*libraries: str) -> str:
+def warm_socket(server: str) -> str:
     """Return the socket of the server, which the first caller starts and which ends with the tests."""
     one_folder_for_all()
     tests, folder = os.environ[FOLDER].split(" ", 1)
-    place = f"{folder}/{'frameworks' if libraries else 'torch'}"
+    place = f"{folder}/{server}"
     with Path(f"{place}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not Path(place).exists():
-            command = [sys.executable, "-c", SERVER, place, tests, *libraries]
-            server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n"
+            command = [sys.executable, "-c", SERVER, place, tests, *IMPORTED[server]]
+            started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert started.stdout is not None
+            assert started.stdout.readline() == "ready\n"
     return place
 
 
@@ -151,5 +155,5 @@ def warmed(command: list[str]) -> list[str]:
     """The command to use instead of `python script …`. The -I keeps hotlap out of the messenger."""
     assert command[0] == sys.executable
     assert Path(command[1]).suffix == ".py"
-    socket = warm_socket(*LIBRARIES.values()) if Path(command[1]).name in LIBRARIES else warm_socket()
+    socket = warm_socket(SERVERS.get(Path(command[1]).name, "torch"))
     return ["env", sys.executable, "-I", "-c", CLIENT, socket, *command[1:]]

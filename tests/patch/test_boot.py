@@ -206,22 +206,6 @@ def test_a_failing_agent_spares_the_program_and_records_its_error_in_a_file(sess
     assert "entering the process" in report
 
 
-def test_a_users_traceback_shows_only_the_users_frames(session, tmp_path):
-    script = tmp_path / "fails.py"
-    script.write_text(
-        "import torch\n"
-        "class Data(torch.utils.data.Dataset):\n"
-        "    def __len__(self): return 1\n"
-        "    def __getitem__(self, index): raise KeyError('theirs')\n"
-        "for batch in torch.utils.data.DataLoader(Data()):\n"
-        "    pass\n"
-    )
-    base = {**clean(), "PYTHONPATH": str(tmp_path)}
-    plain, entered = (python(str(script), env=env, code=1) for env in (base, environment(session, base)))
-    assert entered.stderr == plain.stderr
-    assert "hotlap/" not in entered.stderr.replace(str(REPOSITORY), "")
-
-
 NAMES = "import sys; {before}import hotlap, wrapt, statistics; print(hotlap.me, wrapt.me, statistics.me)"
 
 
