@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import multiprocessing
 import os
 import pickle
 import re
@@ -75,6 +76,8 @@ def ran(recipe, folder, risk):
             with os.fdopen(writing, "wb") as file:
                 pickle.dump(run_here(recipe.source(), folder, risk), file)
         finally:
+            for worker in multiprocessing.active_children():  # else it holds the pipe until it misses its parent
+                worker.kill()
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as file:
