@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from workload_modules import NAMES, WORKLOADS, in_order, load_workload, run_in_process, run_script
+from harness import warm
+from workload_modules import NAMES, WORKLOADS, in_order, load_workload, run_in_process
 
 from hotlap.engine import EpochRecord
 
@@ -65,7 +67,9 @@ def test_the_engine_reports_preparing_and_evaluating_separately_from_training(na
 
 @pytest.mark.parametrize("name", ["battery_fnn", "leak"])
 def test_data_py_prints_the_folder(name: str, tmp_path: Path) -> None:
-    done = run_script(name, "data.py", "--size", "tiny", data_root=tmp_path)
+    command = [sys.executable, str(WORKLOADS / name / "data.py"), "--size", "tiny"]
+    done = warm(command, tmp_path, HOTLAP_DATA=str(tmp_path))
+    assert done.code == 0, done.stderr
     assert done.stdout.strip() == str(load_workload(name).data.default_folder("tiny", root=tmp_path))
 
 

@@ -15,7 +15,6 @@ from types import ModuleType
 
 import torch
 from torch.utils.data import DataLoader
-from warm import warmed
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 NAMES = ("battery_lstm", "battery_fnn", "bloom", "banknotes", "leak")
@@ -79,7 +78,7 @@ def _workload_modules() -> dict[str, ModuleType]:
 
 def run_script(name: str, script: str, *arguments: str, data_root: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HOTLAP_DATA": str(data_root), "OMP_NUM_THREADS": "1"}
-    command = warmed([sys.executable, str(WORKLOADS / name / script), *arguments])
+    command = [sys.executable, str(WORKLOADS / name / script), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
 
 
