@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ import hotlap
 from hotlap import catalog, scanning, store
 from hotlap.analysis.parse import files
 from hotlap.catalog import patterns
+from hotlap.cli import completion
 from hotlap.cli.say import say
 from hotlap.errors import RunFolderUnwritable, UnknownName
 from hotlap.records.scan_finding import Scan, Unread
@@ -21,6 +23,7 @@ from hotlap.scanning import FileRepair, FindingFilter, baseline, cache
 from hotlap.scanning.settings import settings
 
 BASELINE = "hotlap-baseline.json"
+NEWEST = ""  # the RUN of a bare --with-profile
 
 
 @click.command()
@@ -45,6 +48,15 @@ BASELINE = "hotlap-baseline.json"
     "--write-baseline", is_flag=True, help=f"Write all current findings to --baseline.  [default: {BASELINE}]"
 )
 @click.option("--statistics", is_flag=True, help="Only count findings by rule.")
+@click.option(
+    "--with-profile",
+    "profile",
+    is_flag=False,
+    flag_value=NEWEST,
+    metavar="[RUN]",
+    shell_complete=completion.runs,
+    help="Rank by what a run measured, and say what did not run; the newest run by default.",
+)
 @click.option("--no-cache", is_flag=True, help="Scan even if nothing changed.")
 def scan(paths: tuple[str, ...], **options: object) -> int:
     """Find what slows training down in the source, and repair it.
@@ -53,7 +65,7 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     nothing found, 1: something found, 2: an error, such as a named file that cannot be parsed, or no file that can.
     """
     _refuse_contradictions(options)
-    request = _ScanRequest(paths or (".",), options)
+    request = _ScanRequest(paths, options)
     result = request.repaired() if request.on("fix") or request.on("diff") else request.scanned()
     for unread in result.unread:
         click.echo(visible(f"{unread.path}: {unread.reason}; not scanned"), err=True)
@@ -65,6 +77,10 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     if request.on("write_baseline"):
         return _write_baseline(request, result)
     left = request.new(result)
+    if request.run is not None:
+        from hotlap.cli.measured import measured
+
+        left = measured(left, request.run)
     click.echo(_rendered(left, request), nl=False)
     not_scanned = {Path(file.path) for file in result.unread}
     return 1 if left.findings else 2 if not_scanned & set(map(Path, request.paths)) else 0
@@ -77,6 +93,8 @@ def _refuse_contradictions(options: dict[str, object]) -> None:
         raise click.UsageError("--unsafe needs --fix or --diff: hotlap scan --diff --unsafe")
     if options["write_baseline"] and changes:
         raise click.UsageError("--write-baseline excludes --fix and --diff; repair first, then write the baseline.")
+    if options["profile"] is not None and (changes or options["write_baseline"]):
+        raise click.UsageError("--with-profile excludes --fix, --diff and --write-baseline: a repair moves lines.")
     if options["statistics"] and options["style"] not in ("text", "json"):
         raise click.UsageError(f"--statistics needs --format text or json, not {options['style']}.")
 
@@ -85,8 +103,13 @@ class _ScanRequest:
     """What to scan and how, from the command line and the project's settings."""
 
     def __init__(self, paths: tuple[str, ...], options: dict[str, object]) -> None:
-        self.paths, self.options = paths, options
-        first = Path(paths[0])
+        self.run: store.Run | None = None
+        if isinstance(options["profile"], str):
+            from hotlap.cli.measured import run_to_join  # reads every record, which a plain scan need not wait for
+
+            self.run, paths = run_to_join(options["profile"], paths)
+        self.paths, self.options = paths or (".",), options
+        first = Path(self.paths[0])
         self.project = settings(first if first.is_dir() else first.parent)
         if self.project.unread:
             say(self.project.unread)
@@ -97,8 +120,8 @@ class _ScanRequest:
             self.on("preview") or self.project.preview,
         )
         excluded = (*_texts(options["exclude"]), *self.project.exclude)
-        self.sources, self.unread = files.discover(paths, excluded)
-        self.context = files.surroundings(paths, self.sources, excluded)
+        self.sources, self.unread = files.discover(self.paths, excluded)
+        self.context = files.surroundings(self.paths, self.sources, excluded)
         self.changed: list[FileRepair] = []
 
     def on(self, name: str) -> bool:
@@ -152,7 +175,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _with(result: Scan, unread: list[Unread]) -> Scan:
-    return Scan(result.findings, (*unread, *result.unread), result.files, result.lines)
+    return replace(result, unread=(*unread, *result.unread))
 
 
 def _write_baseline(request: _ScanRequest, result: Scan) -> int:

@@ -20,10 +20,11 @@ from hotlap.observe import tape as t
 from hotlap.observe.agent_state import AgentState
 from hotlap.observe.backwards import Backwards
 from hotlap.observe.feed import feed_one_batch
+from hotlap.observe.followed import FOLLOW_SECONDS
 from hotlap.observe.loaders import batch_size_of
 from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS
 from hotlap.observe.messages import Messages
-from hotlap.observe.models import may_be_sequence_first
+from hotlap.observe.models import SequenceFirst
 from hotlap.observe.ranks import rank_and_world
 from hotlap.observe.sampled_seams import SampledSeams
 from hotlap.observe.steps import Boundary
@@ -59,11 +60,9 @@ class Agent(AgentState):
         self._state_since = self._born
         self._last: Boundary | None = None
         self._longest_tape = 0
-        self._sequence_first: dict[int, bool] = {}  # of roots, by id
-        self.sampled_seams, self.backwards = (
-            SampledSeams(self),
-            Backwards(seams, self.entries, self.trains, self.step_ends),
-        )
+        self._is_sequence_first = SequenceFirst()
+        self.sampled_seams = SampledSeams(self)
+        self.backwards = Backwards(seams, self.entries, self.trains, self.step_ends)
         self._read_in = 1  # optimizer steps until the tape is read
         self._countdown = 1
         self.messages = Messages(self)
@@ -113,12 +112,6 @@ class Agent(AgentState):
         if self.loaders.seen or self._is_sequence_first(module):
             return False, 0
         return False, batch_size_of([*args, *kwargs.values()])
-
-    def _is_sequence_first(self, module: Any) -> bool:
-        key = id(module)
-        if key not in self._sequence_first:
-            self._sequence_first[key] = may_be_sequence_first(module)
-        return self._sequence_first[key]
 
     def _after_step(self) -> None:
         """Run after the optimizer step that was waited for: switch the sampling, read the tape, or both."""
@@ -329,10 +322,24 @@ class Agent(AgentState):
 
     def _looked(self) -> None:
         self.tally.look_steps += 1
-        if self.look.tracer is None:
+        if self.look.following:
+            self._followed_lines()
+        elif self.look.tracer is None:
             self._looked_at_lines()
         elif not self.look.tracing or self.look.traced_enough() or self._in_state(TRACE_SECONDS):
             self.seams.guard.run("tracing", self.look.stop)
+            self._follow_lines()
+
+    def _follow_lines(self) -> None:
+        """Follow the lines that run, unless the program goes on afterwards: its variables would live longer."""
+        ends = not (self.session.full or self.session.ceiling)
+        if not (ends and self.seams.guard.run("following lines", self.look.at_every_line)):
+            self._done()
+        self._state_since = perf_counter()
+
+    def _followed_lines(self) -> None:
+        if self.look.followed_enough() or self._in_state(FOLLOW_SECONDS):
+            self.look.stop()
             self._done()
 
     def _looked_at_lines(self) -> None:
@@ -344,7 +351,7 @@ class Agent(AgentState):
         if (self.on_cuda or self.session.trace) and self.seams.guard.run("tracing", self._begin_trace):
             self._state_since = perf_counter()
         else:
-            self._done()
+            self._follow_lines()
 
     def _begin_trace(self) -> bool:
         name = f"hotlap_{self.rank}.{os.getpid()}.pt.trace.json"

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hotlap.observe.followed import FOLLOW_STEPS, LineFollower, may_follow
 from hotlap.observe.stacks import Call, Stacks, users_call
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.operations import watching
@@ -99,12 +100,14 @@ class Tracer:
 
 
 class Look:
-    """Samples lines first, then traces what runs on the device."""
+    """Samples lines first, then traces what runs on the device, then follows each line."""
 
     def __init__(self) -> None:
         self.lines: LineSampler | None = None
         self.tracer: Tracer | None = None
         self.tracing = False
+        self.follower: LineFollower | None = None
+        self.following = False
 
     def at_lines(self, thread: int, phase: Callable[[], str]) -> None:
         self.lines = LineSampler(thread, phase)
@@ -118,6 +121,19 @@ class Look:
         self.tracer, self.tracing = tracer, True
         return True
 
+    def at_every_line(self) -> bool:
+        if not may_follow():
+            return False
+        self.follower, self.following = LineFollower(), True
+        self.follower.start()
+        return True
+
+    def followed_enough(self) -> bool:
+        """Count one more followed step; return whether that is enough."""
+        assert self.follower is not None
+        self.follower.steps += 1
+        return self.follower.steps >= FOLLOW_STEPS
+
     def traced_enough(self) -> bool:
         """Count one more traced step; return whether that is enough."""
         assert self.tracer is not None
@@ -130,5 +146,9 @@ class Look:
             self.tracing = False
             assert self.tracer is not None
             self.tracer.stop()
+        elif self.following:
+            self.following = False
+            assert self.follower is not None
+            self.follower.stop()
         elif self.lines is not None:
             self.lines.stop()

@@ -36,10 +36,18 @@ def describe(module: Any) -> Model:
     )
 
 
-def may_be_sequence_first(module: Any) -> bool:
-    """Return whether the first dimension of the module's input may be the length of a text, and not the batch."""
-    orders = [child.batch_first for child in module.modules() if type(child.__dict__.get("batch_first")) is bool]
-    return bool(orders) and not any(orders)
+class SequenceFirst:
+    """Whether the first dimension of a module's input may be the length of a text, and not the batch."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, bool] = {}  # by id, since it is asked in every step
+
+    def __call__(self, module: Any) -> bool:
+        if id(module) not in self._known:
+            children = module.modules()
+            orders = [child.batch_first for child in children if type(child.__dict__.get("batch_first")) is bool]
+            self._known[id(module)] = bool(orders) and not any(orders)
+        return self._known[id(module)]
 
 
 def _memory_format(parameters: list[Any]) -> str:

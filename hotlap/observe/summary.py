@@ -82,6 +82,7 @@ def _observation(known: AgentState, tally: Tally, complete: bool) -> Observation
         ceiling=None,
         trace=None,
         cautions=tuple(caution.name for caution in _cautions(known, tally, step_ms)),
+        followed=known.look.follower.lines() if known.look.follower is not None and finished else None,
     )
 
 

@@ -136,6 +136,15 @@ class HotLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FollowedLines:
+    """The lines that ran in the training thread over a few steps after the timed window, by file."""
+
+    steps: int
+    ran: Mapping[str, tuple[int, ...]]
+    missed: Mapping[str, tuple[int, ...]]  # the other lines of the functions that ran
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Kernel:
     name: str
     kind: str  # "matmul", "convolution", "recurrent", "attention", "memory", "copy" or "other"
@@ -280,6 +289,7 @@ class Observation:
     ceiling: Ceiling | None
     trace: str | None  # path of the Chrome trace inside the run folder
     cautions: tuple[str, ...]  # names of hotlap.records.caution.Caution that make the figures less certain
+    followed: FollowedLines | None = None  # None: not followed, so nobody knows what did not run
 
     @property
     def on_cuda(self) -> bool:

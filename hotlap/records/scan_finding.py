@@ -98,6 +98,10 @@ class ScanFinding:
     cell: int = 0  # cell of a notebook, from 1; lines then count within it
     file_line: int = 0  # of a notebook: the line of its file, which other tools show
     severity: Severity = Severity.MEDIUM
+    runs_itself: bool = True  # False: the frequency is that of what the line makes, such as a loader
+    ms_per_step: float | None = None  # as measured by a profile; None: nothing was measured
+    measured: str = ""  # the same in words, with what the time is
+    ran: bool | None = None  # whether the profile saw the line run; None: nobody looked
 
     @property
     def last_line(self) -> int:
@@ -123,6 +127,7 @@ class Scan:
     files: int = 0
     lines: int = 0
     known: int = 0  # findings hidden by a baseline, not among `findings`
+    profile: str = ""  # the run whose measurements the findings carry, in words
 
     @property
     def failed(self) -> int:

@@ -147,6 +147,7 @@ def _scan_finding(rule: Rule, found: Found, code: Code) -> ScanFinding:
         heat.frequency, confidence, found.applicability, heat.why,
         code.lines[node.lineno - 1].strip(), found.hints, isinstance(node, _BLOCKS),
         severity=_severity(rule.severity, heat.frequency, confidence),
+        runs_itself=found.heat is None or heat == code.heat(found.node),
     )  # fmt: skip
 
 

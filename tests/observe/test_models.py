@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.observe.models import describe, describe_optimizer, may_be_sequence_first
+from hotlap.observe.models import SequenceFirst, describe, describe_optimizer
 from hotlap.patch.guard import Guard
 from hotlap.patch.roots import Roots
 from hotlap.patch.seams import Seams
@@ -163,4 +163,4 @@ def test_an_optimizer_of_the_users_is_described_with_the_line_of_its_step():
     ids=["recurrent", "recurrent, batch first", "transformer", "transformer, batch first", "none"],
 )
 def test_layers_that_take_texts_word_by_word_hide_the_size_of_a_batch(model, may_be):
-    assert may_be_sequence_first(model) is may_be
+    assert SequenceFirst()(model) is may_be

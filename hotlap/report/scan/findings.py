@@ -18,7 +18,7 @@ _FIXES = {
 
 
 def text(scan: Scan) -> str:
-    lines: list[str] = []
+    lines = [scan.profile] if scan.profile else []
     for group in _by_cause(scan.findings):
         first = group[0]
         places = f", {len(group)} places" if len(group) > 1 else ""
@@ -26,22 +26,33 @@ def text(scan: Scan) -> str:
         for finding in group:
             fix = _FIXES[finding.applicability]
             lines.append(f"  {where(finding)}:{finding.column} {finding.message}{f' ({fix})' if fix else ''}")
-            lines.append(f"    {_reason(finding)}")
+            lines += [f"    {words}" for words in (_measurement(finding), _reason(finding)) if words]
     lines.append(_ending(scan))
     return "\n".join(lines) + "\n"
 
 
 def _by_cause(findings: Iterable[ScanFinding]) -> list[list[ScanFinding]]:
-    """Group findings that have the same remedy, the most costly first."""
+    """Group findings that have the same remedy: the most costly as measured first, what did not run last."""
     groups: dict[tuple[str, str], list[ScanFinding]] = {}
     for finding in findings:
         groups.setdefault((finding.code, finding.repair), []).append(finding)
+    for group in groups.values():
+        group.sort(key=lambda finding: -(finding.ms_per_step or 0.0))
     return sorted(groups.values(), key=_cost, reverse=True)
 
 
-def _cost(group: Sequence[ScanFinding]) -> tuple[int, int, int]:
+def _cost(group: Sequence[ScanFinding]) -> tuple[bool, float, int, int, int]:
+    measured = max(finding.ms_per_step or 0.0 for finding in group)
     severity = max(finding.severity.rank for finding in group)
-    return severity, max(finding.frequency.rank for finding in group), len(group)
+    frequency = max(finding.frequency.rank for finding in group)
+    return any(finding.ran is not False for finding in group), measured, severity, frequency, len(group)
+
+
+def _measurement(finding: ScanFinding) -> str:
+    """Return what a profile says of the finding, if one is at hand."""
+    if finding.ms_per_step is not None:
+        return finding.measured
+    return "did not run in the steps followed" if finding.ran is False else ""
 
 
 def _reason(finding: ScanFinding) -> str:
@@ -88,12 +99,14 @@ def statistics(scan: Scan, as_json: bool = False) -> str:
 
 
 def markdown(scan: Scan) -> str:
-    rows = ["| where | what | how often | what to do |", "|---|---|---|---|"]
+    measured = bool(scan.profile)
+    columns = ["where", "what", "how often", *["measured"] * measured, "what to do"]
+    rows = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for finding in (member for group in _by_cause(scan.findings) for member in group):
-        rows.append(
-            f"| `{where(finding)}` | {finding.code} {finding.name}: {_cell(finding.message)} | {finding.frequency} | "
-            f"{_cell(finding.repair)} |"
-        )
+        what = f"{finding.code} {finding.name}: {finding.message}"
+        cells = [what, finding.frequency, *[_measurement(finding)] * measured, finding.repair]
+        rows.append(f"| `{where(finding)}` | {' | '.join(map(_cell, cells))} |")
+    rows = [scan.profile, "", *rows] if measured else rows
     return "\n".join([*rows, "", _ending(scan)] if scan.findings else [_ending(scan)]) + "\n"
 
 
