@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +30,32 @@ class Pattern:
     code: str
     name: str
     title: str
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How many of a rule's findings in code that nobody had seen were judged true, false and arguable."""
+
+    true: int
+    false: int
+    arguable: int
+
+    @property
+    def share(self) -> float | None:
+        """The share of true findings among those that are not arguable; None if all of them are."""
+        return self.true / (self.true + self.false) if self.true + self.false else None
+
+    @property
+    def strict_share(self) -> float:
+        """The same if every arguable finding were false."""
+        return self.true / (self.true + self.false + self.arguable)
+
+
+@cache
+def precision() -> Mapping[str, Precision]:
+    """Return the measured precision of the rules by code, without the rules that nobody measured."""
+    text = (FOLDER / "precision.json").read_text(encoding="utf-8")
+    return MappingProxyType({code: Precision(**counts) for code, counts in json.loads(text).items()})
 
 
 @cache

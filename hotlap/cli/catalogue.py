@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import click
 from rich.console import Console
@@ -43,6 +44,9 @@ class Listed:
     found_in_source: bool = False  # by hotlap scan
     fixable: bool = False  # by hotlap scan --fix
     preview: bool = False  # a rule that is used with --preview only
+    precision: float | None = None  # of a rule, measured on code that nobody had seen
+    precision_if_arguable_is_false: float | None = None
+    judged: str = ""  # of a rule: how many findings were judged and how, or "not measured"
 
     @property
     def section(self) -> str:
@@ -60,8 +64,16 @@ class Listed:
             "only by --with": not self.automatic,
             "--fix": self.fixable and self.applied_by == SCAN,
             "--preview": self.preview,
+            f"precision {self._precision}": self.applied_by == SCAN,
         }
         return ", ".join(note for note, holds in named.items() if holds)
+
+    @property
+    def _precision(self) -> str:
+        counted = patterns.precision().get(self.code)
+        if self.precision is None or counted is None:
+            return "not measured"
+        return f"{100 * self.precision:.0f} % of {counted.true + counted.false}"
 
 
 @click.command("list")
@@ -71,7 +83,8 @@ class Listed:
     type=click.Choice([str(risk) for risk in Risk]),
     help="Only optimisations of this risk or a lower one.",
 )
-@click.option("--for", "applied_by", type=click.Choice([RUN, SCAN]), help="Only what this verb uses.  [default: all]")
+@click.option("--run", "applied_by", flag_value=RUN, help="Only what hotlap run and tune can apply.")
+@click.option("--scan", "applied_by", flag_value=SCAN, help="Only what hotlap scan finds, with its measured precision.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_entries(words: tuple[str, ...], risk: str | None, applied_by: str | None, as_json: bool) -> None:
     """List what hotlap can apply and what it finds in source.
@@ -80,7 +93,7 @@ def list_entries(words: tuple[str, ...], risk: str | None, applied_by: str | Non
     """
     kept = [
         entry
-        for entry in sorted((*_optimisations(), *_rules()), key=lambda entry: (entry.order, entry.code))
+        for entry in sorted((*_optimisations(), *_rules(applied_by)), key=lambda entry: (entry.order, entry.code))
         if applied_by in (None, entry.applied_by) and _is_within(entry, risk) and _is_meant(entry, words)
     ]
     if not kept:
@@ -111,7 +124,8 @@ def _optimisations() -> list[Listed]:
     ]
 
 
-def _rules() -> list[Listed]:
+def _rules(applied_by: str | None) -> list[Listed]:
+    """Return the rules; those that hotlap run applies as well only if rules alone are asked for."""
     return [
         Listed(
             code=rule.code,
@@ -121,10 +135,23 @@ def _rules() -> list[Listed]:
             found_in_source=True,
             fixable=patterns.fix_of(rule.name) is not None,
             preview=rule.preview,
+            **_judged(rule.code),
         )
         for rule in patterns.rules().values()
-        if rule.name not in catalog.entries()
+        if applied_by == SCAN or rule.name not in catalog.entries()
     ]
+
+
+def _judged(code: str) -> dict[str, Any]:
+    """Return how good a rule was on code that nobody had seen, as recorded in benchmarks/results/scan-quality."""
+    known = patterns.precision().get(code)
+    if known is None:
+        return {"judged": "not measured"}
+    return {
+        "precision": known.share,
+        "precision_if_arguable_is_false": known.strict_share,
+        "judged": f"{known.true} true, {known.false} false, {known.arguable} arguable",
+    }
 
 
 def _is_within(entry: Listed, risk: str | None) -> bool:

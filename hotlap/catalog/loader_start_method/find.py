@@ -20,6 +20,7 @@ from hotlap.analysis.queries.transfers import is_device, transfers
 from hotlap.records.scan_finding import Confidence
 
 WORDS = ("cuda", ".to(", "device=")
+PREVIEW = True  # none of its five findings in repositories that nobody here knew was right
 _STARTING = ("multiprocessing.", "torch.multiprocessing.", "concurrent.futures.", "multiprocess.")
 _CUDA = re.compile(r"\bcuda\b|\.to\((?:self\.)?device")
 _HARMLESS = re.compile(r"is_available|device_count|manual_seed|get_device_name|is_initialized")
