@@ -283,6 +283,12 @@ class Code:
         function = self._reader_function(node)
         return Reference(self.path, function.name) if function is not None else None
 
+    def in_module(self, node: ast.AST) -> bool:
+        """Return whether a node is in a method of an nn.Module of the project."""
+        known = self.reference(node)
+        owner = self.project.files[self.path].classes.get(known.name.rpartition(".")[0]) if known else None
+        return owner is not None and self.project.is_module(self.path, owner)
+
     def put_to_eval(self, node: ast.AST) -> bool:
         known = self.reference(node)
         return known is not None and modes.put_to_eval(self.project, self.hotness.callers, known)

@@ -36,3 +36,10 @@ def is_given(code: Code, name: ast.Name) -> bool | None:
     if not callers:
         return None
     return any(argument(call, number, name.id) is not None or "**" in dict(call.keywords) for _, call in callers)
+
+
+def is_left_at(code: Code, value: ast.expr | None, wanted: object) -> bool:
+    """Match an argument of the enclosing function with this default, which no call in the project passes."""
+    known = default(code, value) if isinstance(value, ast.Name) else None
+    left = isinstance(known, ast.Constant) and known.value is wanted
+    return left and isinstance(value, ast.Name) and is_given(code, value) is False

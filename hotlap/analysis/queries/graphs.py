@@ -113,6 +113,11 @@ class Graphs:
             value = value.func.value
         return False
 
+    def _is_of_detached(self, call: ast.Call, deep: int) -> bool:
+        """Match `criterion(output.detach(), target)`: a loss without parameters then records nothing."""
+        detached = [argument for argument in call.args if self._is_read(argument)]
+        return bool(detached) and not any(self.carries(argument, deep + 1) for argument in call.args)
+
     def _last_made(self, node: ast.Name) -> tuple[ast.Assign | ast.AnnAssign, int] | None:
         """Return the nearest assignment above, and the name's place in its tuple."""
         found: tuple[ast.Assign | ast.AnnAssign, int] | None = None
@@ -136,7 +141,7 @@ class Graphs:
         if name in _WITHOUT or self._is_read(node):
             return False
         if self.code.callee_kind(node) == MODULE:
-            return True
+            return not self._is_of_detached(node, deep)
         if self.code.full_name(node.func).startswith("torch."):
             return any(self.carries(argument, deep + 1) for argument in node.args)
         if isinstance(node.func, ast.Attribute) and self.code.kind(node.func.value) == TENSOR:

@@ -9,7 +9,7 @@ from enum import Enum
 from hotlap.analysis.frequency.heat import Side
 from hotlap.analysis.frequency.hotness import LoopKind
 from hotlap.analysis.parse.tree import walk
-from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.code import Code, Repeated, last_name
 from hotlap.analysis.queries.loaders import Loader
 from hotlap.records.scan_finding import Frequency
 
@@ -68,11 +68,18 @@ def is_made_anew(code: Code, loader: Loader) -> bool:
     if isinstance(outside, ast.For):
         return True
     target = outside.targets[0] if isinstance(outside, ast.Assign) and len(outside.targets) == 1 else None
-    if not isinstance(target, ast.Name) or code.function(loader.call) is None:
+    if not isinstance(target, ast.Name) or (code.function(loader.call) is None and not around):
         return False
     uses = [node for node in _loads(code, loader.call, target.id) if _use(code, node) is not Use.NONE]
-    loops = [_outside(code, node) for node in uses]
-    return bool(loops) and all(isinstance(loop, ast.For) and list(code.loops(loop)) == around for loop in loops)
+    return bool(uses) and all(_is_for_one_turn(code, node, around) for node in uses)
+
+
+def _is_for_one_turn(code: Code, node: ast.Name, around: list[Repeated]) -> bool:
+    """Match a loop over the loader, or a call that gets it, in the same turn of the loop that makes it."""
+    outside = _outside(code, node)
+    if not isinstance(outside, ast.For) and not (around and isinstance(outside, ast.Call)):
+        return False
+    return list(code.loops(outside)) == around
 
 
 def is_tried_once(code: Code, loader: Loader) -> bool:
@@ -110,9 +117,16 @@ def _loads(code: Code, made: ast.AST, name: str) -> Iterator[ast.Name]:
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
             bar = _named_around(code, node)
             if bar and bar != name:
+                if _is_iterator(code, node) and _repeats(code, node):
+                    yield node  # a new iterator each time
                 yield from _loads(code, node, bar)
             else:
                 yield node
+
+
+def _is_iterator(code: Code, node: ast.Name) -> bool:
+    parent = code.parent(node)
+    return isinstance(parent, ast.Call) and last_name(parent.func) == "iter"
 
 
 def _named_around(code: Code, node: ast.Name) -> str:
@@ -128,6 +142,8 @@ def _use(code: Code, node: ast.Name) -> Use:
         return Use.NONE
     if isinstance(parent, ast.Call) and last_name(parent.func) == "len":
         return Use.NONE
+    if isinstance(parent, ast.Call) and last_name(parent.func) == "next":
+        return Use.ONCE  # of an iterator, whose making decides
     if _is_looked_at(code, node):
         return Use.AGAIN if _repeats(code, node) else Use.ONCE
     outside = _outside(code, node)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotlap.analysis.parse.features import LEFT_WORKERS, NO_WORKERS, SOME_WORKERS
 from hotlap.analysis.queries import loaders, rounds
 from hotlap.analysis.queries.code import Code
-from hotlap.analysis.queries.defaults import default, is_given
+from hotlap.analysis.queries.defaults import default, is_given, is_left_at
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import set_to
 from hotlap.records.scan_finding import Applicability, Confidence
@@ -21,6 +21,8 @@ def find(code: Code) -> Iterator[Found]:
         workers = loader.settings.get("num_workers")
         if workers is None or loader.workers() == "none" or not loader.lacks("persistent_workers"):
             continue
+        if is_left_at(code, workers, 0):
+            continue  # there are no workers
         if "persistent_workers" in loader.settings and loader.workers() == "unknown":
             continue  # a deliberate choice
         if (

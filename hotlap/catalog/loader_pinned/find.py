@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotlap.analysis.parse.features import ACCELERATED, MOVES
 from hotlap.analysis.queries import loaders, programs, rounds
 from hotlap.analysis.queries.code import Code, spread
-from hotlap.analysis.queries.defaults import default, is_given
+from hotlap.analysis.queries.defaults import is_left_at
 from hotlap.analysis.queries.memory import makes_samples
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
@@ -21,7 +21,7 @@ def find(code: Code) -> Iterator[Found]:
     if not (here or code.project_uses(MOVES)) or not programs.of(code).mentions(code.path, ACCELERATED):
         return
     for loader in loaders.loaders(code):
-        left = _is_left_off(code, loader)
+        left = is_left_at(code, loader.settings.get("pin_memory"), False)
         if (
             not (loader.lacks("pin_memory") or left)
             or loaders.on_device(code, loader)
@@ -45,14 +45,6 @@ def _confidence(code: Code, loader: loaders.Loader, sure: bool) -> Confidence | 
     if _is_explained(code, loader) or _is_light(code, loader):
         return Confidence.LOW
     return None if sure else Confidence.MEDIUM
-
-
-def _is_left_off(code: Code, loader: loaders.Loader) -> bool:
-    """Match an argument of the function with default False that no call in the project passes."""
-    value = loader.settings.get("pin_memory")
-    known = default(code, value) if isinstance(value, ast.Name) else None
-    off = isinstance(known, ast.Constant) and known.value is False
-    return off and isinstance(value, ast.Name) and is_given(code, value) is False
 
 
 def _is_explained(code: Code, loader: loaders.Loader) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotlap.analysis.parse.features import NO_WORKERS, SOME_WORKERS, SPLITS
 from hotlap.analysis.queries import counts, loaders, rounds
 from hotlap.analysis.queries.code import Code, last_name
-from hotlap.analysis.queries.defaults import default, is_given
+from hotlap.analysis.queries.defaults import is_left_at
 from hotlap.analysis.queries.entries import may_start
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
@@ -22,7 +22,7 @@ def find(code: Code) -> Iterator[Found]:
     for loader in loaders.loaders(code):
         heat = loaders.heat(code, loader)
         workers = loader.constant("num_workers")
-        left = _is_left_at_none(code, loader) or _is_none_by_default(code, loader)
+        left = is_left_at(code, loader.settings.get("num_workers"), 0) or _is_none_by_default(code, loader)
         if loader.workers() == "unknown" and not left:
             continue
         quick = loaders.in_memory(code, loader) or loaders.on_device(code, loader)
@@ -50,7 +50,9 @@ def find(code: Code) -> Iterator[Found]:
                 if _written(loader) and may_start(code, loader.call) and not _may_stream(code, loader)
                 else Applicability.DISPLAY_ONLY,
                 heat,
-                Confidence.LOW if quick or rounds.is_tried_once(code, loader) else Confidence.MEDIUM,
+                Confidence.LOW
+                if quick or workers >= _USUAL or rounds.is_tried_once(code, loader)
+                else Confidence.MEDIUM,
                 {"workers": str(most)},
             )
 
@@ -61,14 +63,6 @@ def _written(loader: loaders.Loader) -> bool:
         keyword.arg == "num_workers" and keyword.value is loader.settings["num_workers"]
         for keyword in loader.call.keywords
     )
-
-
-def _is_left_at_none(code: Code, loader: loaders.Loader) -> bool:
-    """Match an argument of the function with default 0 that no call in the project passes."""
-    value = loader.settings.get("num_workers")
-    known = default(code, value) if isinstance(value, ast.Name) else None
-    none = isinstance(known, ast.Constant) and known.value == 0
-    return none and isinstance(value, ast.Name) and is_given(code, value) is False
 
 
 def _is_none_by_default(code: Code, loader: loaders.Loader) -> bool:

@@ -64,11 +64,13 @@ def _outlived(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated | Def
     while isinstance(receiver, ast.Subscript):
         receiver = receiver.value
     name = ast.unparse(receiver)
-    for loop in code.loops(value):
-        if name in set_by_assignment(loop, receiver):
+    loops = list(code.loops(value))
+    for number, loop in enumerate(loops):
+        if name in set_by_assignment(loop, receiver) and any(map(code.is_batch_loop, loops[number:])):
             return None  # it is set anew in each iteration
-        if code.is_batch_loop(loop):
-            return loop
+    batch = next(filter(code.is_batch_loop, loops), None)
+    if batch is not None:
+        return batch
     function = code.function(value)
     if function is None or not isinstance(receiver, ast.Attribute) or not name.startswith("self."):
         return None
@@ -114,8 +116,11 @@ def _needs_graph(code: Code, loop: Repeated | Definition, receiver: ast.expr, gr
 
 
 def _only_evaluates(code: Code, loop: Repeated | Definition) -> bool:
-    """Recognise an evaluation with the model in eval mode: nobody differentiates what it returns."""
-    return isinstance(loop, Repeated) and code.put_to_eval(loop) and code.is_batch_loop(loop)
+    """Recognise an evaluation with the model in eval mode: nobody differentiates what it returns. What a method of a
+    module returns may be part of a loss, whatever mode it switches to."""
+    return (
+        isinstance(loop, Repeated) and code.put_to_eval(loop) and code.is_batch_loop(loop) and not code.in_module(loop)
+    )
 
 
 def _returned(scope: ast.AST, name: str) -> bool:
