@@ -13,6 +13,8 @@ class Frequency(TextEnum):
 
     NEVER = "never"
     ONCE = "once"
+    FILE = "once per file"
+    TRAINING = "once per training"
     EPOCH = "every epoch"
     RARE = "now and then"
     BATCH = "every batch"

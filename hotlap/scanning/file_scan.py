@@ -144,7 +144,7 @@ def _scan_finding(rule: Rule, found: Found, code: Code) -> ScanFinding:
     return ScanFinding(
         rule.code, rule.name, code.path, node.lineno, characters(code.lines, node.lineno, node.col_offset) + 1,
         node.end_lineno, characters(code.lines, node.end_lineno, node.end_col_offset) + 1, found.message, found.repair,
-        heat.frequency, confidence, found.applicability, heat.why,
+        heat.often, confidence, found.applicability, heat.why,
         code.lines[node.lineno - 1].strip(), found.hints, isinstance(node, _BLOCKS),
         severity=_severity(rule.severity, heat.frequency, confidence),
         runs_itself=found.heat is None or heat == code.heat(found.node),

@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from transformers import Trainer, TrainerCallback
 """
 RARE, BATCH, EPOCH, ONCE = Frequency.RARE, Frequency.BATCH, Frequency.EPOCH, Frequency.ONCE
+FILE = Frequency.FILE
 SAMPLE, NEVER = Frequency.SAMPLE, Frequency.NEVER
 
 
@@ -514,7 +515,7 @@ def test_a_stream_gives_a_sample_each_time_it_yields():
     """
     found = frequencies(train=program)
     assert found["line"] is found["parsed"] is SAMPLE
-    assert {found["begun"], found["file"]} <= {ONCE, EPOCH}
+    assert {found["begun"], found["file"]} <= {ONCE, EPOCH, FILE}
 
 
 @pytest.mark.parametrize(
@@ -608,3 +609,29 @@ def test_files_that_star_import_each_other_are_visited_once():
             nowhere(x)
     """
     assert frequencies(main=main, **parts) == {"step": BATCH}
+
+
+def test_work_on_each_of_many_files_has_a_frequency_of_its_own():
+    program = """
+        def prepare(folder):
+            mark("before")
+            for path in sorted(folder.glob("*.csv")):
+                mark("file")
+                clean(path)
+
+        def clean(path):
+            mark("cleaned")
+            for row in range(3):
+                mark("row")
+
+        def fit(model, loader, optimizer):
+            for epoch in range(3):
+                for x in loader:
+                    model(x).backward()
+                    optimizer.step()
+                    clean(x)
+    """
+    found = frequencies(train=program)
+    assert found == {"before": ONCE, "file": FILE, "cleaned": BATCH, "row": BATCH}
+    alone = program.replace("clean(x)", "pass")
+    assert frequencies(train=alone) == {"before": ONCE, "file": FILE, "cleaned": FILE, "row": FILE}

@@ -24,7 +24,7 @@ class Heat(NamedTuple):
     maybes: int = 0  # conditions on the way whose frequency is unknown
     rarely: bool = False  # once an epoch at most, and not in every epoch
     alone: bool = False  # in an evaluation made once per program, or in a loop around one without training
-
+    around: bool = False  # in a loop over folds, seeds or trials: once per training, with the frequency of an epoch
     whole: bool = False  # in a training whose epoch is a single step, and not behind a switch
 
     def as_step(self) -> Heat:
@@ -34,6 +34,11 @@ class Heat(NamedTuple):
     @property
     def hot(self) -> bool:
         return self.frequency.rank >= Frequency.BATCH.rank
+
+    @property
+    def often(self) -> Frequency:
+        """How often it runs, as a person is told."""
+        return Frequency.TRAINING if self.around and self.frequency is Frequency.EPOCH else self.frequency
 
     def better_than(self, other: Heat | None) -> bool:
         if other is None:

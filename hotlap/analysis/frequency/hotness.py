@@ -275,7 +275,7 @@ class Hotness(Loops):
             return heat
         step = replace(step, text="loop around a training" if around else "epoch loop")
         before = heat.why if heat is not None and heat.frequency is Frequency.EPOCH else ()
-        return Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, (*before, step), rarely=around)
+        return Heat(Frequency.EPOCH, Confidence.HIGH, Side.TRAIN, (*before, step), rarely=around, around=around)
 
     def _evaluates(self, reference: Reference, number: int, frequency: Frequency) -> bool:
         """Return whether a loop evaluates. Either it runs a model once an epoch, whatever it iterates over (files,

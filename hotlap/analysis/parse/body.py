@@ -196,6 +196,7 @@ class Body(Expressions):
         if isinstance(iterable, ast.Name):
             iterable = self.ranges.get(iterable.id, iterable)
         name = last_name(iterable.func) if isinstance(iterable, ast.Call) else ""
+        loop.files = statements.goes_over_files(node.iter)
         loop.batches = name in ("range", "trange") and statements.mentions_batches(*statements.given(iterable))
         target = node.target
         if isinstance(target, ast.Tuple) and target.elts and statements.counts(node.iter):

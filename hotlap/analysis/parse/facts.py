@@ -42,6 +42,7 @@ class Loop:
     yields: bool = False  # yields, not in an inner loop
     strided: bool = False  # iterates over slices of one sequence
     batches: bool = False  # counts batches or steps, by its names
+    files: bool = False  # goes over files, by its names
 
 
 @dataclass(slots=True)

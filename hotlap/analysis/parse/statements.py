@@ -234,6 +234,19 @@ def mentions_epochs(*nodes: ast.expr) -> bool:
     return any("epoch" in name.lower() and "per_epoch" not in name.lower() for name in names if isinstance(name, str))
 
 
+_LISTINGS = frozenset("glob iglob rglob listdir scandir iterdir walk".split())
+_FILES = frozenset("files paths filenames fnames filepaths".split())
+
+
+def goes_over_files(iterable: ast.expr) -> bool:
+    """Match `for path in folder.glob("*.csv")` and `for i, path in enumerate(self.audio_files)`."""
+    for part in walk(iterable):
+        name = getattr(part, "id", getattr(part, "attr", ""))
+        if isinstance(name, str) and (name in _LISTINGS or name.lower().rsplit("_", 1)[-1] in _FILES):
+            return True
+    return False
+
+
 WEIGHTS = frozenset(
     "parameters named_parameters modules named_modules children state_dict buffers param_groups all_weights "
     "keys".split()

@@ -10,6 +10,7 @@ from functools import cached_property
 from hotlap.analysis.frequency import modes
 from hotlap.analysis.frequency.heat import COLD, Heat, Side
 from hotlap.analysis.frequency.hotness import Hotness, LoopKind
+from hotlap.analysis.frequency.per_file import per_file
 from hotlap.analysis.frequency.single_evaluations import is_forgotten, is_tested
 from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.names.host_only import keeps_to_host
@@ -316,7 +317,8 @@ class Code:
         function = self._reader_function(place)  # by the place: a lambda's default is read outside the lambda
         if function is None or self._is_redefined(function):
             return COLD
-        found = self.hotness.at(Reference(self.path, function.name), self._places[place]) or COLD
+        known, stack = Reference(self.path, function.name), self._places[place]
+        found = self.hotness.at(known, stack) or per_file(self.hotness, known, stack) or COLD
         if self._tested or (found.hot and self._is_forgotten(function)):  # nobody waits for tests
             found = found._replace(confidence=Confidence.LOW)
         self._heats[place] = found

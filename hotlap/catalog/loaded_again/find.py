@@ -81,7 +81,7 @@ def _in_loop(code: Code, call: ast.Call) -> Iterator[Found]:
         frequency = heat.frequency if heat.hot else Frequency.EPOCH
         why = heat.why or (Step(code.path, loop.lineno, "loop around a training run"),)
         if heat.frequency not in (Frequency.RARE, Frequency.NEVER):
-            yield _again(call, Heat(frequency, Confidence.HIGH, heat.side, why))
+            yield _again(call, Heat(frequency, Confidence.HIGH, heat.side, why, around=heat.around))
         return
     function = code.function(call)
     if _is_of_each_file(code, call):
@@ -126,7 +126,7 @@ def _is_of_each_file(code: Code, call: ast.Call) -> bool:
 def _every_file(call: ast.Call, heat: Heat) -> Found:
     return Found(
         call,
-        f"`{shown(call)}` reads every file again {heat.frequency}",
+        f"`{shown(call)}` reads every file again {heat.often}",
         "read all files once and keep what is needed of them, in memory or in one array on disk",
         heat=heat,
         confidence=Confidence.MEDIUM,
@@ -142,7 +142,7 @@ def _is_of_new_object(call: ast.Call, heat: Heat) -> bool:
 
 
 def _again(call: ast.Call, heat: Heat) -> Found:
-    often = "in every trial" if heat.why and heat.why[-1].text.endswith("every trial") else heat.frequency
+    often = "in every trial" if heat.why and heat.why[-1].text.endswith("every trial") else heat.often
     return Found(call, f"`{shown(call)}` reads the same data {often}", "read it once, before the loop", heat=heat)
 
 

@@ -9,11 +9,10 @@ from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
-from hotlap.records.scan_finding import Applicability
+from hotlap.records.scan_finding import Applicability, Frequency
 
 WORDS = ("empty_cache", "gc.collect", "synchronize", "ipc_collect", "collect(")
 SEVERITY = "high"
-ONLY_HOT = True
 _DEVICES = ("cuda", "mps", "xpu", "accelerator")
 _EMPTYING = frozenset((*(f"torch.{device}.empty_cache" for device in _DEVICES), "torch.cuda.ipc_collect"))
 _WAITING = frozenset(f"torch.{device}.synchronize" for device in _DEVICES)
@@ -33,8 +32,9 @@ def find(code: Code) -> Iterator[Found]:
             what, safe = "walks over every object in the process", True
         else:
             continue
-        if code.hot(call) and not _is_asked_for(code, call):
-            yield _found(code, call, what, safe)
+        per_file = name == "gc.collect" and code.heat(call).frequency is Frequency.FILE
+        if (code.hot(call) or per_file) and not _is_asked_for(code, call):
+            yield _found(code, call, what, safe and not per_file)
 
 
 def _is_asked_for(code: Code, call: ast.Call) -> bool:
