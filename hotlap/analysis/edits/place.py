@@ -142,6 +142,14 @@ class Place:
                 return outer
         raise CannotFix("it is not in a statement")
 
+    def statement_at(self, at: str) -> Statement:
+        """Return the statement at a position written by `position_of`."""
+        kinds: tuple[type[cst.CSTNode], ...] = (cst.For, cst.While, cst.Assign, cst.AnnAssign, cst.Expr, cst.Return)
+        for kind in kinds:
+            if self.has(kind, at):
+                return self.line(self.node(kind, at))
+        raise CannotFix(f"no statement at {at}")
+
     def text(self, node: cst.CSTNode) -> str:
         return self.tree.module.code_for_node(node)
 

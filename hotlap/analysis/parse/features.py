@@ -17,6 +17,8 @@ SHARDED = "sharded"  # parameters or tensors are spread over processes, which in
 UNFUSED = "unfused"  # sparse or complex parameters, or a device without fused steps
 SINGLE = "single"  # may run on a device without double precision
 ACCELERATED = "accelerated"  # may run on a GPU
+ROWS_FIRST = "rows_first"  # what fails on memory with the channels last: views across channels, 3-d convolutions
+NO_HALF = "no_half"  # operations that half precision lacks
 LEFT_WORKERS = "workers_left"  # 0 workers as an argument, passed or by default
 
 _NETS = (
@@ -64,6 +66,8 @@ _WORDS: dict[str, tuple[str, ...]] = {
         "cuda", "gpu", "Gpu", "GPU", "ccelerat", "Trainer(", "Fabric(", "xpu", "default_device", "deepspeed",
         "DataParallel", "local_rank", "--device", "torch_xla", "hpu",
     ),
+    ROWS_FIRST: (".view(", ".view_as(", "Conv3d(", "Transpose3d("),
+    NO_HALF: ("fft", "linalg", "cholesky", "complex", "sparse", "logdet"),
     OTHER_START: ("'spawn'", '"spawn"', "forkserver", ".spawn("),
 }  # fmt: skip
 _MADE = re.compile(r"(?<!class )(?<!\w)$")  # a call, not the definition of a class of the same name

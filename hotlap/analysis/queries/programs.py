@@ -15,8 +15,10 @@ from hotlap.analysis.names.classes import Reference
 from hotlap.analysis.parse import features
 from hotlap.analysis.parse.facts import Function, Summary
 from hotlap.analysis.parse.files import is_test
-from hotlap.analysis.parse.terms import Term
-from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.parse.positions import position_of
+from hotlap.analysis.parse.terms import MODULE, Term
+from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries.code import Code, Repeated, last_name
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 _TRAINERS = ("lightning.", "pytorch_lightning.", "lightning_fabric.", "transformers.", "trl.", "sentence_transformers.")
@@ -227,3 +229,32 @@ def _node(code: Code, anchor: Anchor) -> ast.AST | None:
 
 def _is_class(call: ast.Call) -> bool:
     return last_name(call.func)[:1].isupper()
+
+
+def before_training(code: Code, where: AdvicePlace) -> dict[str, str]:
+    """Return where a setting can be made once: before the outermost loop of the training, or before the trainer is
+    made. Empty if the file does not import torch by that name."""
+    imported = any(
+        alias.name == "torch" and alias.asname is None
+        for node in code.nodes(ast.Import)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    )
+    if not imported:
+        return {}
+    loops = [where.node, *code.loops(where.node)] if isinstance(where.node, Repeated) else []
+    return {"before": position_of(loops[-1] if loops else code.statement(where.node), code.lines)}
+
+
+def models_called(code: Code, loop: ast.AST) -> list[str]:
+    """Return the names of the modules that a training loop calls with one argument, without losses, which get two."""
+    names = [
+        call.func.id
+        for call in walk(loop)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and len(call.args) == 1
+        and code.kind(call.func) == MODULE
+        and call.func.id not in code.stored(loop)
+    ]
+    return list(dict.fromkeys(names))

@@ -8,6 +8,7 @@ from hotlap.analysis.parse import features
 from hotlap.analysis.queries import programs
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found
+from hotlap.records.scan_finding import Applicability
 
 WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
 
@@ -27,9 +28,12 @@ def find(code: Code) -> Iterator[Found]:
     if where is None or where.lacks(*_CONVOLUTIONS):
         return
     if where.lacks(*_SETTLED):
+        hints = programs.before_training(code, where)
         yield Found(
             where.node,
             "cuDNN chooses convolution algorithms by rule of thumb",
             "if all inputs have the same size: torch.backends.cudnn.benchmark = True",
+            Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
             heat=where.heat,
+            hints=hints,
         )
