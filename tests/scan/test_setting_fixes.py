@@ -130,3 +130,16 @@ def test_half_precision_is_only_advised_where_the_program_might_not_take_it(old,
 def test_a_file_without_the_name_torch_is_only_advised():
     text = PROGRAM.replace("import torch\n", "import torch as t\n").replace("torch.", "t.")
     assert fixed(text.replace("import t.nn", "import torch.nn")).count("set_float32_matmul_precision") == 0
+
+
+def test_the_advice_to_compile_names_what_breaks_the_graph_and_what_to_compile_alone():
+    (plain,) = scan_text(PROGRAM, FindingFilter(select=("C104",))).findings
+    assert plain.repair == "model = torch.compile(model), and measure it, as hotlap tune does"
+    text = PROGRAM.replace("self.features(images)", "self.features(images) * images.max().item()").replace(
+        "nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2))",
+        "nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(2), *[Block() for _ in range(12)])",
+    )
+    block = "class Block(nn.Module):\n    def forward(self, x):\n        return x.relu()\n\n\nclass Net"
+    (advised,) = scan_text(text.replace("class Net", block), FindingFilter(select=("C104",))).findings
+    assert "line 18 breaks the graph in two, and fullgraph=True names every such line" in advised.repair
+    assert "compile one region, `Block`" in advised.repair
