@@ -493,3 +493,43 @@ def main(model: nn.Module, loader: DataLoader, optimizer, bank, teacher):
 def test_inference_mode_is_not_offered_where_an_object_from_outside_gets_a_tensor(statement, returned, offered):
     text = IMPORTS + LEAVING.format(statement=statement, returned=returned)
     assert (fixed(text, "H207") != text) == offered
+
+
+CHECKED = """
+def train(model: nn.Module, loader: DataLoader, optimizer, device):
+    for step, (x, y) in enumerate(loader):
+        loss = F.mse_loss(model(x.to(device)), y.to(device))
+        CHECK
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("check", "after"),
+    [
+        ("assert torch.isfinite(loss)", "if step % 100 == 0:\n            assert torch.isfinite(loss)"),
+        (
+            "if torch.isnan(loss) or loss > 1e6:\n            print('large', step)",
+            "if step % 100 == 0 and (torch.isnan(loss) or loss > 1e6):\n            print('large', step)",
+        ),
+    ],
+)
+def test_a_check_that_only_tells_is_made_every_hundredth_batch(check, after):
+    assert fixed(IMPORTS + CHECKED.replace("CHECK", check), "H202") == IMPORTS + CHECKED.replace("CHECK", after)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "if torch.isnan(loss):\n            continue",
+        "if torch.isnan(loss):\n            loss = loss.detach() * 0",
+        "if nn.utils.clip_grad_norm_(model.parameters(), 1.0) > 100:\n            print('clipped')",
+        "if loss > 3:\n            print('large')\n        else:\n            optimizer.zero_grad()",
+        "if (large := loss > 3):\n            print('large')\n        print(large)",
+    ],
+)
+def test_a_check_that_the_training_depends_on_stays(check):
+    text = IMPORTS + CHECKED.replace("CHECK", check)
+    assert fixed(text, "H202") == text

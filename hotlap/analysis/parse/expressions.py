@@ -121,6 +121,8 @@ class Expressions(ReadState):
         result: Term = UNKNOWN
         before = self.stack
         for value in node.values:
+            if self.stack is not before and self.reader.keep is not None:
+                self.reader.places[value] = self.stack
             result = join(result, self.term(value))
             if isinstance(node.op, ast.And):
                 rare, _ = guards.of_test(value, self.counters, self.rare_names)

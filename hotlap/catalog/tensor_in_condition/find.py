@@ -6,13 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
+from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.terms import EXTENT, TENSOR
 from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import hundredth
 from hotlap.analysis.queries.code import Code, is_constant, last_name
 from hotlap.analysis.queries.graphs import differentiated, is_tensor
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
-from hotlap.records.scan_finding import Confidence
+from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = (
     "if ",
@@ -32,6 +34,11 @@ WORDS = (
 ONLY_HOT = True
 _SIZES = frozenset(("set", "len", "list", "keys", "sorted", "type"))  # of containers of tensors: no value is read
 _OF_MAPPINGS = frozenset(("items", "keys", "values", "update", "pop", "get"))
+_LOOKING = frozenset(
+    "isnan isinf isfinite isclose any all abs max min sum mean norm item detach float bool equal allclose is_nonzero "
+    "len cpu".split()
+)
+_TELLING = frozenset("print warn warning info error critical exception".split())
 _LIBRARY = ("math.", "numpy.isnan", "numpy.isfinite", "numpy.isinf")
 
 
@@ -39,13 +46,49 @@ def find(code: Code) -> Iterator[Found]:
     for node, subject in _places(code):
         heat = _heat(code, node)
         if heat.hot and heat.side is not Side.LOAD:
+            hints = _hints(code, node)
             yield Found(
                 node,
                 f"{subject} `{shown(node)}` waits for the device {heat.frequency}",
                 "decide on the device (torch.where, clamp, nan_to_num), or check only every hundredth batch",
+                Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
                 heat=heat,
                 confidence=Confidence.LOW if code.stays_on_host else None,
+                hints=hints,
             )
+
+
+def _hints(code: Code, node: ast.expr) -> dict[str, str]:
+    """Return what the repair needs for a check that only tells: it finds the same fault a few batches later."""
+    statement = code.statement(node)
+    if not isinstance(statement, ast.Assert | ast.If) or not _only_looks(statement.test):
+        return {}
+    if isinstance(statement, ast.Assert) or (isinstance(statement, ast.If) and _only_tells(code, statement)):
+        found = hundredth.hints(code, statement)
+        return {**found, "test": position_of(statement.test, code.lines)} if found else {}
+    return {}
+
+
+def _only_looks(test: ast.expr) -> bool:
+    """Return whether leaving the test out changes nothing, unlike `clip_grad_norm_(weights, 1.0) > 100`."""
+    acts = (ast.NamedExpr, ast.Await, ast.Yield)
+    return not any(
+        isinstance(node, acts) or (isinstance(node, ast.Call) and last_name(node.func) not in _LOOKING)
+        for node in walk(test)
+    )
+
+
+def _only_tells(code: Code, check: ast.If) -> bool:
+    """Match `if torch.isnan(loss): raise …` and the like, which leave the training as it is or end it."""
+    parent = code.parent(check)
+    is_elif = isinstance(parent, ast.If) and parent.orelse == [check]
+    return not check.orelse and not is_elif and all(_tells(statement) for statement in check.body)
+
+
+def _tells(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    told = isinstance(call, ast.Call) and last_name(call.func) in _TELLING
+    return told or isinstance(statement, ast.Raise)
 
 
 def _heat(code: Code, node: ast.expr) -> Heat:
