@@ -81,20 +81,20 @@ def is_packed(loops: Loops, path: str) -> bool:
 @lru_cache(maxsize=2)
 def _spoken_of(loops: Loops) -> frozenset[str]:
     """Return the last names of everything that is called, or passed to a call, anywhere in the project."""
-    found: set[str] = set()
+    terms: set[Term] = set()
     for _, function in loops.project.functions():
         for call in function.calls:
-            for term in (call.callee, *call.arguments, *(value for _, value in call.keywords)):
-                found |= _last_names(term)
-    return frozenset(found)
-
-
-def _last_names(term: Term) -> set[str]:
-    if isinstance(term, str):
-        return {term.rpartition(".")[2]}
-    if term[0] == "param":  # has the name of its function
-        return set()
-    return {name for part in term if isinstance(part, str | tuple) for name in _last_names(part)}
+            terms.update((call.callee, *call.arguments, *(value for _, value in call.keywords)))
+    waiting, seen, names = list(terms), terms, set()
+    while waiting:
+        term = waiting.pop()
+        if isinstance(term, str):
+            names.add(term.rpartition(".")[2])
+        elif term[0] != "param":  # has the name of its function
+            new = [part for part in term if isinstance(part, str | tuple) and part not in seen]
+            seen.update(new)
+            waiting += new
+    return frozenset(names)
 
 
 def is_tested(summary: Summary) -> bool:

@@ -21,7 +21,7 @@ _USUAL = ("rank", "main_process", "is_main", "training", "master", "type", "load
 _ASKED_OF_RUNS = frozenset("isinstance len hasattr is_available is_main_process get_rank is_tensor isdir".split())
 _LAST = re.compile(r"(is_|at_)?last_(iter|iteration|step|batch|epoch)")
 _WINDOWS = frozenset(("imshow", "waitKey", "namedWindow", "show"))
-_SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly", "visuali")
+_SWITCHES = ("debug", "verbose", "profil", "dry_run", "sanity", "detect_anomaly", "visuali", "visdom", "save_val")
 
 
 def guards(node: ast.If | ast.IfExp, counters: Container[str], rare_names: Container[str]) -> tuple[int, int]:

@@ -19,8 +19,20 @@ def fields(kind: type[ast.AST]) -> tuple[str, ...]:
     return known
 
 
+_SCOPES = frozenset((ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While))
+
+
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all nodes within it, breadth first."""
+    """Return a node and all nodes within it, breadth first. Those of a scope are kept: many rules ask for them."""
+    if node.__class__ not in _SCOPES:
+        return _walked(node)
+    known = node.__dict__.get("_walked")
+    if known is None:
+        known = node.__dict__["_walked"] = tuple(_walked(node))
+    return iter(known)
+
+
+def _walked(node: ast.AST) -> Iterator[ast.AST]:
     waiting = [node]
     for current in waiting:  # grows during the iteration
         yield current

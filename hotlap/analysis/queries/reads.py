@@ -29,7 +29,20 @@ _SORTS = {
 READS = {name: sort for sort, names in _SORTS.items() for name in names.split()}
 MODELS = frozenset(("torch.load", "joblib.load", "safetensors.torch.load_file"))  # as often weights as data
 _RARELY = frozenset((DEAD, ERROR, FIRST, FLAG, RARE, TURN))
-WORDS = (".read_", "load", "File(", "open(", "imread", "dcmread", "connect(", "ReadImage", "loadtxt", "genfromtxt")
+WORDS = (
+    ".read_",
+    "load",
+    "File(",
+    "open(",
+    "imread",
+    "dcmread",
+    "connect(",
+    "ReadImage",
+    "loadtxt",
+    "genfromtxt",
+    "wavfile",
+    "soundfile",
+)
 
 
 def read_of(code: Code, call: ast.Call) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 from hotlap.analysis.frequency.heat import Side
 from hotlap.analysis.parse.tree import walk
@@ -74,17 +75,21 @@ def _outlived(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated | Def
     function = code.function(value)
     if function is None or not isinstance(receiver, ast.Attribute) or not name.startswith("self."):
         return None
-    if name in {ast.unparse(target) for target in _plain_targets(function)}:
+    if name in _fresh(function):
         return None
     return function
 
 
-def set_by_assignment(loop: Repeated, receiver: ast.expr) -> set[str]:
+def set_by_assignment(loop: Repeated, receiver: ast.expr) -> frozenset[str]:
     """Return the names that an iteration sets to a value without the previous one in it."""
     name = ast.unparse(receiver)
-    fresh = {ast.unparse(target) for target in _plain_targets(loop)}
     targets = set_by(loop) if isinstance(loop, ast.For) and name in _names(loop.target) else set()
-    return fresh | (targets & {name})
+    return _fresh(loop) | (targets & {name})
+
+
+@lru_cache(maxsize=8)
+def _fresh(scope: ast.AST) -> frozenset[str]:
+    return frozenset(ast.unparse(target) for target in _plain_targets(scope))
 
 
 def _names(node: ast.AST) -> set[str]:
