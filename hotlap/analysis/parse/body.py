@@ -232,7 +232,9 @@ class Body(Expressions):
         body = TURN if body == FIRST and self.counts_here(node.test) else body
         body, otherwise = self._by_project(node.test, body, otherwise)
         before = dict(self.names)
-        first, second = self._by_flag(node.test, self._by_count(node.test, body), otherwise)
+        body = self._by_count(statements.compared_with_number(node.test), body)
+        otherwise = self._by_count(statements.beyond_number(node.test), otherwise)
+        first, second = self._by_flag(node.test, body, otherwise)
         narrowed = self._narrow(node.test)
         self.guarded(node.body, first)
         after = self.names
@@ -264,12 +266,11 @@ class Body(Expressions):
             return body, otherwise
         return self._flagged(body, name, wanted), self._flagged(otherwise, name, not wanted)
 
-    def _by_count(self, test: ast.expr, body: int) -> int:
+    def _by_count(self, name: str, guard: int) -> int:
         """Guard `if number == 0` by an argument: whether it counts the turns of a loop, only its callers say."""
-        name = statements.compared_with_number(test)
-        if body not in (guards.NONE, MAYBE) or not self._is_argument(name):
-            return body
-        self.function.conditions.append((("counted", name), body))
+        if guard not in (guards.NONE, MAYBE) or not self._is_argument(name):
+            return guard
+        self.function.conditions.append((("counted", name), guard))
         return CONDITIONAL - len(self.function.conditions) + 1
 
     def _is_argument(self, name: str) -> bool:

@@ -65,13 +65,23 @@ def tested_flag(test: ast.expr) -> tuple[str, bool]:
     return "", True
 
 
-def compared_with_number(test: ast.expr) -> str:
-    """Return `number` for `number == 0`, else ""."""
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+def compared_with_number(test: ast.expr, *operators: type[ast.cmpop]) -> str:
+    """Return `number` for `number == 0`, or for other comparisons, else ""."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], operators or ast.Eq):
         return ""
     right = test.comparators[0]
     plain = isinstance(right, ast.Constant) and type(right.value) is int
     return test.left.id if plain and isinstance(test.left, ast.Name) else ""
+
+
+_FEW = 10
+
+
+def beyond_number(test: ast.expr) -> str:
+    """Return `number` for `number > 0` and `number != 0`, whose other branch is for the first few numbers."""
+    limit = getattr(test.comparators[0], "value", None) if isinstance(test, ast.Compare) else None
+    few = type(limit) is int and 0 <= limit < _FEW
+    return compared_with_number(test, ast.Gt, ast.GtE, ast.NotEq) if few else ""
 
 
 def is_static(function: Function) -> bool:
