@@ -77,11 +77,19 @@ def reads_elements(found: ElementLoop, single: bool = False) -> bool:
 
 def counts(found: ElementLoop) -> list[str]:
     """Return what the body counts: `correct += 1` under a condition that compares elements, or `matrix[t][p] += 1`."""
+    nodes = [node for statement in found.loop.body for node in walk(statement)]
+    places = {
+        part.id
+        for node in nodes
+        if isinstance(node, ast.Subscript)
+        for part in walk(node.slice)
+        if isinstance(part, ast.Name)
+    }
     return [
         ast.unparse(node.target)
-        for statement in found.loop.body
-        for node in walk(statement)
+        for node in nodes
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_count(node, found)
+        if not (isinstance(node.target, ast.Name) and node.target.id in places)  # where the next element goes
     ]
 
 
