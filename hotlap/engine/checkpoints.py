@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.errors import CheckpointDamaged, CheckpointNotWritten, CheckpointsInTheWay, NothingToResume
+from hotlap.engine.sharding import is_sharded
 
 FORMAT = 1
 LAST, BEST = "last.pt", "best.pt"
@@ -150,17 +151,23 @@ class Writer:
                 self.last_good = written
 
 
+def _on_host(value: Tensor, on_device: list[torch.device]) -> Tensor:
+    if value.device.type != "cuda":
+        return value.detach().clone()
+    if is_sharded(value):
+        return value.detach().cpu()  # host sync
+    on_device.append(value.device)
+    pinned = torch.empty_like(value, device="cpu", pin_memory=True)  # laid out alike: a resumed run goes on so
+    return pinned.copy_(value.detach(), non_blocking=True)  # on the stream of the steps: before the next one
+
+
 def set_aside(state: State) -> tuple[State, Callable[[], None]]:
     """Return a copy in host memory and a function that waits until it has arrived; training continues meanwhile."""
     on_device: list[torch.device] = []
 
     def copied(value: Any) -> Any:
         if isinstance(value, Tensor):
-            if value.device.type != "cuda":
-                return value.detach().clone()
-            on_device.append(value.device)
-            pinned = torch.empty_like(value, device="cpu", pin_memory=True)  # laid out alike: a resumed run goes on so
-            return pinned.copy_(value.detach(), non_blocking=True)  # on the stream of the steps: before the next one
+            return _on_host(value, on_device)
         if isinstance(value, PlainList):
             return list(value)
         if isinstance(value, dict):

@@ -15,6 +15,7 @@ from hotlap.engine.errors import BadRecipe, EmptySplit
 from hotlap.engine.metrics import Metric, read
 from hotlap.engine.processes import Processes
 from hotlap.engine.seam import AnySource, Batch, Resident
+from hotlap.engine.sharding import gather_again, is_sharded
 from hotlap.engine.update import Forward
 
 
@@ -43,17 +44,16 @@ class Evaluation:
                 self.batch = max(1, self.batch // 2)
                 self.say(f"evaluation does not fit in memory: using batches of {self.batch} from now on")
 
-    @torch.inference_mode()
     def _scores(self, source: AnySource, device: torch.device) -> dict[str, float]:
-        with evaluating(self.forward.model):
+        with inferring(self.forward.model):
             for metric in self.metrics.values():
                 metric.reset()
             for rows, batch in batches_of(source, self.batch, device, self.processes):
                 outputs = self.forward.outputs(batch)
-                for metric in self.metrics.values():
+                for metric in self.metrics.values() if rows else ():
                     metric.rows = rows
                     metric.update(outputs, *batch[self.forward.inputs :])
-        return read(self.metrics, self.processes)  # host sync: one per evaluation
+            return read(self.metrics, self.processes)  # host sync: one per evaluation
 
 
 class EvaluationByStep:
@@ -68,19 +68,18 @@ class EvaluationByStep:
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         sums = torch.zeros(2, device=self.device)  # of the losses, and of the rows
-        for _, batch in batches_of(self.source, self.batch, self.device, self.processes):
-            sums[0] += self.forward(batch)[0]["loss"] * len(batch[0])
-            sums[1] += len(batch[0])
+        for rows, batch in batches_of(self.source, self.batch, self.device, self.processes):
+            sums[0] += self.forward(batch)[0]["loss"] * rows
+            sums[1] += rows
         if self.processes is not None:
             self.processes.add_up([sums])
         return {"valid_loss": float(sums[0] / sums[1])}  # host sync: one per evaluation
 
 
-@torch.inference_mode()
 def predicted(forward: Forward, source: AnySource, batch: int, device: torch.device) -> Any:
     """Return the model's outputs for all rows, joined on the host, where they are copied while the device goes on."""
     parts: list[Any] = []
-    with evaluating(forward.model):
+    with inferring(forward.model):
         for rows, inputs in batches_of(source, batch, device):
             parts.append(_on_host(forward.outputs(inputs), rows))
     if device.type == "cuda":
@@ -120,6 +119,16 @@ def _like(outputs: Any, parts: list[Any]) -> Any:
 
 
 @contextlib.contextmanager
+def inferring(model: nn.Module) -> Iterator[None]:
+    """Put the model in evaluation mode, without autograd. Weights that were put together in torch's inference mode
+    could not be trained with afterwards.
+    """
+    is_shared_out = any(map(is_sharded, model.parameters()))
+    with torch.no_grad() if is_shared_out else torch.inference_mode(), evaluating(model):
+        yield
+
+
+@contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, then return every module to its own: one kept in evaluation mode stays so."""
     modes = [(module, module.training) for module in model.modules()]
@@ -129,21 +138,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+        gather_again(model)
 
 
 def batches_of(
     source: AnySource, size: int, device: torch.device, processes: Processes | None = None
 ) -> Iterator[tuple[int, Batch]]:
     """Yield every row of the source in order, with the number of rows of each batch; several processes share the
-    batches. Raise if some are missing, since their score would be another.
+    batches, and where all must compute equally often, those with fewer get one more that counts no rows. Raise if some
+    are missing, since their score would be another.
     """
-    first, last = 0, source.rows
+    first, last, ends_early = 0, source.rows, False
     if processes is not None:
         shares = torch.tensor_split(torch.arange(0, source.rows, size), processes.count)[processes.rank]
+        ends_early = processes.shards and len(shares) * processes.count < -(-source.rows // size)
         first = int(shares[0]) if len(shares) else source.rows
         last = min(int(shares[-1]) + size, source.rows) if len(shares) else source.rows
     done = first
-    for batch in with_requested_rows(_given(source, first, last, size, device), last - first, size):
+    given = _given(source, first, last, size, device) if first < last else ()
+    for batch in with_requested_rows(given, last - first, size):
         rows = min(size, last - done)
         done += rows
         yield rows, batch
@@ -152,6 +165,10 @@ def batches_of(
             f"the data ended early: {done - first} rows came, in batches of {size}, "
             f"but its source reports {source.rows} rows"
         )
+    if ends_early:
+        stand_in = min(size, source.rows)
+        for batch in with_requested_rows(_given(source, 0, stand_in, size, device), stand_in, size):
+            yield 0, batch
 
 
 def _given(source: AnySource, first: int, last: int, size: int, device: torch.device) -> Iterable[Batch]:

@@ -13,14 +13,25 @@ from hotlap.engine.recipe import Recipe
 
 
 class Sizes(tuple[int, ...]):
-    """The rows of each batch of a window in this process; `rows` counts those of all processes."""
+    """The rows of each batch of a window in this process; `rows` counts those of all processes.
+
+    With `stands_in`, the last batch counts for nothing: this process has no part in it, but must compute as often as
+    the others.
+    """
 
     rows: int
+    stands_in: bool
 
-    def __new__(cls, sizes: Iterable[int] = (), rows: int | None = None) -> Sizes:
+    def __new__(cls, sizes: Iterable[int] = (), rows: int | None = None, stands_in: bool = False) -> Sizes:
         made = super().__new__(cls, sizes)
-        made.rows = sum(made) if rows is None else rows
+        made.rows, made.stands_in = sum(made) if rows is None else rows, stands_in
         return made
+
+    @property
+    def shares(self) -> list[float]:
+        """Return the weight of each batch in the window."""
+        shares = [size / self.rows for size in self]
+        return [*shares[:-1], 0.0] if self.stands_in else shares
 
 
 @dataclass(frozen=True)
@@ -69,25 +80,27 @@ def lay_out(rows: int, recipe: Recipe) -> Geometry:
     return Geometry(batch_size, accumulate, full, Sizes(tail))
 
 
-def part_of(geometry: Geometry, rank: int, count: int) -> Geometry:
-    """Return what one of several processes does of each batch: rows next to each other."""
+def part_of(geometry: Geometry, rank: int, count: int, equally: bool = False) -> Geometry:
+    """Return what one of several processes does of each batch: rows next to each other; `equally` often in all."""
     if geometry.batch_size % count:
         raise BadRecipe(
             f"a batch of {geometry.batch_size} rows cannot be shared by {count} processes; "
             f"use a multiple of {count} as batch_size, which counts the rows of all processes"
         )
     size = geometry.batch_size // count
-    tail = (_share(rows, rank, count) for rows in geometry.tail)
-    sizes = Sizes((rows for rows in tail if rows), geometry.tail.rows)
+    tail = [rows for rows in (_share(rows, rank, count) for rows in geometry.tail) if rows]
+    stands_in = equally and len(tail) < len(geometry.tail)
+    sizes = Sizes([*tail, size] if stands_in else tail, geometry.tail.rows, stands_in)
     return Geometry(size, geometry.accumulate, geometry.full, sizes, count)
 
 
-def part_of_order(order: Tensor, geometry: Geometry, rank: int, count: int) -> Tensor:
+def part_of_order(order: Tensor, geometry: Geometry, rank: int, count: int, stands_in: bool = False) -> Tensor:
     """Return the rows of an epoch's order that one of several processes trains on."""
     size, rows = geometry.batch_size, geometry.rows
     share, whole = size // count, rows // size * size
+    extra = order[:share] if stands_in else order[:0]
     batches = order[:whole].view(-1, size)[:, rank * share : (rank + 1) * share]
-    return torch.cat([batches.reshape(-1), torch.tensor_split(order[whole:rows], count)[rank]])
+    return torch.cat([batches.reshape(-1), torch.tensor_split(order[whole:rows], count)[rank], extra])
 
 
 def _share(rows: int, rank: int, count: int) -> int:

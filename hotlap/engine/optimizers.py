@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hotlap.engine.errors import BadRecipe
+from hotlap.engine.processes import Processes
+from hotlap.engine.sharding import held, is_sharded
 
 FUSED = (Adam, AdamW, SGD)
 
@@ -52,6 +54,8 @@ def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse
         if fuse and can_be_fused(optimizer, group):
             group.update(fused=True, foreach=False)
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined] # as fused=True would
+        elif any(map(is_sharded, group["params"])) and "fused" in group:  # a checkpoint of whole weights may say so
+            group.update(fused=False, foreach=False)
         if "capturable" in group:
             group["capturable"] = capturable and device.type == "cuda"
         if capturable:
@@ -62,6 +66,9 @@ def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse
 
 
 def can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    sharded = {is_sharded(parameter) for parameter in group["params"]}
+    if sharded == {True, False} or (True in sharded and type(optimizer) is SGD):  # no kernel for them
+        return False
     plain = type(optimizer) in FUSED and not group.get("differentiable") and not _dampens(group)
     return plain and all(
         parameter.is_floating_point() and parameter.layout is torch.strided for parameter in group["params"]
@@ -114,6 +121,28 @@ def clip_together(parameters: list[Tensor], most: float) -> None:
         nn.utils.clip_grad_norm_(parameters, most, foreach=True)
     except NotImplementedError as error:
         raise _sparse(most) from error
+
+
+def clip_each(parameters: list[Tensor], most: float) -> None:
+    """Limit each element of the gradients, of those that this process holds."""
+    gradients = [held(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    if gradients:
+        torch._foreach_clamp_min_(gradients, -most)
+        torch._foreach_clamp_max_(gradients, most)
+
+
+def clip_shards(parameters: list[Tensor], most: float, processes: Processes) -> None:
+    """Limit the norm of all gradients together, of which this process holds parts; those it holds whole count once."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    own = [held(gradient) for gradient in gradients]
+    norms = torch._foreach_norm(own)
+    total = torch.zeros(2, device=processes.device)
+    for gradient, norm in zip(gradients, norms, strict=True):
+        total[int(not is_sharded(gradient))] += norm.float().square()
+    parts = total[:1].clone()
+    processes.add_up([parts])
+    norm = (parts + total[1:]).sqrt().reshape(())
+    torch._foreach_mul_(own, (most / (norm + Clipping.TINY)).clamp(max=1.0))
 
 
 class Clipping:

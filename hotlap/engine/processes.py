@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hotlap.engine.errors import BadRecipe, EngineError
 
-Distributed = Literal["ddp"]
+Distributed = Literal["ddp", "fsdp"]  # whole weights in every process, or a part of each
 Found = TypeVar("Found")
 BUCKET = 2**25  # elements that are sent at once
 
@@ -53,13 +53,14 @@ def join(distributed: Distributed | None, device: torch.device) -> Processes | N
     if distributed is None:
         return None
     if distributed not in get_args(Distributed):
-        raise BadRecipe(f'distributed={distributed!r}; use "ddp" or None')
+        raise BadRecipe(f'distributed={distributed!r}; use "ddp", "fsdp" or None')
     if started_together() == 1:
         return None
     if not torch_distributed.is_initialized():
         _meet("nccl" if device.type == "cuda" else "gloo")
         atexit.register(_leave)
-    return Processes(torch_distributed.get_rank(), torch_distributed.get_world_size(), device)
+    rank, count = torch_distributed.get_rank(), torch_distributed.get_world_size()
+    return Processes(rank, count, device, shards=distributed == "fsdp")
 
 
 def _meet(backend: str) -> None:
@@ -78,8 +79,11 @@ def _leave() -> None:
 
 
 class Processes:
-    def __init__(self, rank: int, count: int, device: torch.device) -> None:
-        self.rank, self.count, self.device = rank, count, device
+    """With `shards`, weights are shared out, and all processes must compute equally often."""
+
+    def __init__(self, rank: int, count: int, device: torch.device, shards: bool = False) -> None:
+        self.rank, self.count, self.device, self.shards = rank, count, device, shards
+        self._for_files: Any = None
 
     @property
     def is_first(self) -> bool:
@@ -99,6 +103,12 @@ class Processes:
         found: Found = box[0]
         return found
 
+    def for_files(self) -> Any:
+        """Return a group of all processes on their hosts, for the threads that write checkpoints."""
+        if self._for_files is None:
+            self._for_files = torch_distributed.new_group(backend="gloo")
+        return self._for_files
+
     def gathered(self, value: Found) -> list[Found]:
         """Return what each process has."""
         values: list[Any] = [None] * self.count
@@ -109,7 +119,7 @@ class Processes:
         """Give all processes the first one's values."""
         with torch.no_grad():
             for tensor in tensors:
-                value = _sendable(tensor).contiguous()
+                value = _sendable(tensor).to(self.device).contiguous()
                 torch_distributed.broadcast(value, src=0)
                 _sendable(tensor).copy_(value)
 
@@ -145,6 +155,10 @@ class GradientSum:
 
     def __call__(self, losses: Tensor) -> None:
         trained = self._agreed() if self.trained is None else self.trained
+        if self.processes.shards:  # a loss weighs more there, since torch takes the mean of the others' gradients
+            for parameter in trained:
+                if parameter.grad is not None:
+                    parameter.grad /= self.processes.count
         if any(parameter.grad is not None for parameter in self.others):
             raise BadRecipe(
                 "a weight that had no gradient in the first step has one now, which several processes cannot agree on; "
@@ -160,6 +174,9 @@ class GradientSum:
 
     def _agreed(self) -> list[Tensor]:
         """Agree on what is trained. HOST SYNC, once a phase."""
+        if not self.parameters:
+            self.trained = []
+            return self.trained
         has = torch.tensor([parameter.grad is not None for parameter in self.parameters], device=self.processes.device)
         counts = has.int()
         torch_distributed.all_reduce(counts)

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
-
-import torch
+from typing import Any, cast
 
 from hotlap.engine import processor
 from hotlap.engine.best import direction, judge, rank, require_direction, watch, why_over
 from hotlap.engine.checkpoints import BEST, LAST, Writer, best_name, every_name
 from hotlap.engine.choice import Mode
-from hotlap.engine.errors import BadRecipe, NonFiniteLoss
-from hotlap.engine.evaluation import evaluating
+from hotlap.engine.errors import BadRecipe
+from hotlap.engine.evaluation import inferring
 from hotlap.engine.frozen_modules import FrozenModules
-from hotlap.engine.loss_readout import Looks, LossRows, first_broken
+from hotlap.engine.guard import Guard
+from hotlap.engine.loss_readout import Looks, LossRows
 from hotlap.engine.metrics import read
 from hotlap.engine.optimizers import LearningRates, begin_momenta, require_dense
 from hotlap.engine.parts import Parts
 from hotlap.engine.recipe import Phase
 from hotlap.engine.records import EpochRecord, History, StepRecord
 from hotlap.engine.recurrent import reset_state
+from hotlap.engine.resident_steps import ResidentSteps
 from hotlap.engine.run_state import Position, load_into, state_of
 from hotlap.engine.schedule import Rates
 from hotlap.engine.seam import Resident
-from hotlap.engine.steps import ResidentSteps, StreamedSteps
-from hotlap.engine.update import Average, Tally, Update, as_real, has_digits
+from hotlap.engine.sharded_checkpoints import ShardedWriter, with_shards
+from hotlap.engine.streamed_steps import StreamedSteps
+from hotlap.engine.update import Average, Tally, Update
 
 
 class Run:
@@ -40,8 +40,8 @@ class Run:
         self.looks = Looks(self.tally)
         self.average = Average(parts.model, parts.recipe.ema) if parts.recipe.ema is not None else None
         checkpoints = parts.recipe.checkpoints
-        self.writes = parts.processes is None or parts.processes.is_first
-        self.writer = Writer(Path(checkpoints.folder)) if checkpoints is not None and self.writes else None
+        self.writer = None if checkpoints is None else self._writer(Path(checkpoints.folder))
+        self.guard = self._guard()
         self.is_over = False
         self.usual = processor.present()
         self.freezing = FrozenModules(parts.model)
@@ -49,6 +49,15 @@ class Run:
         self.outdated: list[int] = []  # epochs no longer among the best
         self.epochs_before = 0  # trained by an earlier process
         self._failure_reported = False  # that a checkpoint could not be written
+
+    def _writer(self, folder: Path) -> Writer | None:
+        processes = self.parts.processes
+        if processes is not None and processes.shards:
+            return ShardedWriter(folder, processes)
+        return Writer(folder) if processes is None or processes.is_first else None
+
+    def _guard(self) -> Guard:
+        return Guard(self.recipe.nan_guard, self.place, self.writer, self.parts.processes)
 
     # Before the steps
 
@@ -67,7 +76,9 @@ class Run:
             self.writer.prepare()
 
     def resume(self, state: dict[str, Any], path: Path) -> None:
+        state = with_shards(state, path, self.parts.model, self.parts.optimizer)
         self.place = load_into(self, state, path)
+        self.guard = self._guard()
         self.epochs_before = len(self.place.epochs)
         if self.writer is not None:
             self.writer.last_good = path
@@ -189,7 +200,7 @@ class Run:
             and done < self.parts.geometry.windows
         ):
             self._report(self.looks.rest(done))  # HOST SYNC: a checkpoint of a broken state would be worth nothing
-            self._check_weights(done)
+            self.guard.weights(self.steps.update.parameters, done)
             self.save([LAST])
         elif (seen := self._arrived(done)) is not None:
             self._report(seen)
@@ -216,8 +227,8 @@ class Run:
 
     def interrupted(self) -> None:
         """Save everything between two steps, then let Ctrl-C do what it always does."""
-        self._check(self.looks.all(self.place.window))  # HOST SYNC: the last one
-        self._check_weights(self.place.window)
+        self.guard.losses(self.looks.all(self.place.window))  # HOST SYNC: the last one
+        self.guard.weights(self.steps.update.parameters, self.place.window)
         if self.recipe.checkpoints is not None:
             self.save([LAST])
         if self.writer is not None:
@@ -228,7 +239,7 @@ class Run:
         self.parts.interrupts.pass_on()
 
     def _report(self, seen: LossRows) -> None:
-        self._check(seen)
+        self.guard.losses(seen)
         step = self.place.steps + seen.first + len(seen.rows)
         named = dict(zip(self.tally.names, seen.rows[-1], strict=True))
         self.parts.log.now.loss = named["loss"]
@@ -250,32 +261,6 @@ class Run:
             stopped, self.place.stopped_by = processes.from_first(lambda: (stopped, self.place.stopped_by))
         return stopped
 
-    def _check(self, seen: LossRows) -> None:
-        broken = first_broken(seen) if self.recipe.nan_guard else None
-        if broken is not None:
-            self._stop(*broken)
-
-    def _stop(self, window: int, value: float, *what: str) -> NoReturn:
-        if self.writer is not None:
-            self.writer.drain()
-        checkpoint = self.writer.last_good if self.writer is not None else None
-        raise NonFiniteLoss(self.place.steps + window + 1, self.place.epoch + 1, value, checkpoint, *what)
-
-    def _check_weights(self, done: int) -> None:
-        """HOST SYNC, right behind another. A gradient may be broken although the loss is not, which only the next step
-        would show, and none comes before the checkpoint.
-        """
-        weights = [
-            as_real(parameter)
-            for parameter in self.steps.update.parameters
-            if has_digits(parameter) and parameter.numel()
-        ]
-        if not self.recipe.nan_guard or not weights:
-            return
-        largest = torch.stack([norm.float() for norm in torch._foreach_norm(weights, math.inf)])
-        if not bool(largest.isfinite().all()):
-            self._stop(done - 1, math.nan, "a weight is not finite after")
-
     # After the steps
 
     def read_losses(self) -> dict[str, float]:
@@ -285,8 +270,8 @@ class Run:
         self._count_averaged(geometry.windows)
         seen = self.looks.all(geometry.windows)
         self.seconds = time.perf_counter() - self.started - (self.steps.prepare_seconds - self._prepared)
-        self._check(seen)
-        self._check_weights(geometry.windows)
+        self.guard.losses(seen)
+        self.guard.weights(self.steps.update.parameters, geometry.windows)
         counts = [sum(geometry.sizes(window)) for window in range(geometry.windows)]
         columns = zip(*seen.rows, strict=True)
         return {
@@ -312,7 +297,7 @@ class Run:
         with contextlib.nullcontext() if self.average is None else self.average.in_place():
             scores = {} if parts.valid is None else parts.evaluation(parts.valid, parts.device)
             if parts.own_evaluation is not None:
-                with torch.inference_mode(), evaluating(parts.model):
+                with inferring(parts.model):
                     scores |= {name: float(value) for name, value in parts.own_evaluation(parts.model).items()}
         return scores if parts.processes is None else parts.processes.from_first(lambda: scores)
 

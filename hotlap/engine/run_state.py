@@ -18,9 +18,10 @@ from hotlap.engine.parts import Parts
 from hotlap.engine.processor import Way
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.records import EpochRecord
+from hotlap.engine.resident_steps import ResidentSteps
 from hotlap.engine.schedule import Rates
 from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
-from hotlap.engine.steps import ResidentSteps, StreamedSteps
+from hotlap.engine.streamed_steps import StreamedSteps
 from hotlap.engine.update import Average, Tally
 
 OWN = ("lr", "params", "fused", "foreach", "capturable", "initial_lr")  # settings that a checkpoint does not decide
@@ -225,9 +226,10 @@ def _load_tallies(run: Resumable, state: State) -> None:
     if names:
         run.tally.name(names)
         run.tally.losses[: len(rows)].copy_(rows)
+    holds = run.parts.processes is None or run.parts.processes.is_first  # the totals of all
     for name, totals in state["train_metrics"].items():
-        if name in run.parts.train_metrics and (run.parts.processes is None or run.parts.processes.is_first):
-            run.parts.train_metrics[name].totals.copy_(totals)
+        if name in run.parts.train_metrics:
+            run.parts.train_metrics[name].totals.copy_(totals if holds else torch.zeros_like(totals))
 
 
 def _place(saved: dict[str, Any]) -> Position:

@@ -25,9 +25,10 @@ from hotlap.engine.errors import (
     CheckpointNotWritten,
     DataElsewhere,
     EmptySplit,
+    ExportFailed,
     NothingToResume,
 )
-from hotlap.engine.evaluation import Evaluation, EvaluationByStep, evaluating, predicted
+from hotlap.engine.evaluation import Evaluation, EvaluationByStep, inferring, predicted
 from hotlap.engine.export import export, scored
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
@@ -35,7 +36,7 @@ from hotlap.engine.log import Log, Sink, to_stderr
 from hotlap.engine.metrics import Mean
 from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_captured
 from hotlap.engine.parts import Parts
-from hotlap.engine.processes import Distributed, join, local_device, require_alone
+from hotlap.engine.processes import Distributed, Processes, join, local_device, require_alone
 from hotlap.engine.rate_range import Divergence, RateRange, rising
 from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
@@ -43,6 +44,7 @@ from hotlap.engine.records import History
 from hotlap.engine.recurrent import carrying, flatten, require_order
 from hotlap.engine.run import Run
 from hotlap.engine.seam import AnySource, Batch
+from hotlap.engine.sharding import is_sharded, shard
 from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
 from hotlap.engine.torch_metrics import AnyMetric, own_metrics
 from hotlap.engine.update import Average, Forward, beside
@@ -96,6 +98,9 @@ class Trainer:
             self.say, self.progress, self.sinks = _unheard, None, []
         self.beside = beside(loss, step)
         require_known(optimizer, model, self.beside)
+        if self.processes is not None and self.processes.shards:
+            self._spread(self.processes)
+            shard(model, [optimizer], self.processes)
         weights, precision = recipe.loss_weights, recipe.precision
         self._average: Average | None = None
         self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
@@ -104,6 +109,12 @@ class Trainer:
     def is_first(self) -> bool:
         """Return whether this process is the first, or the only one, of those that train together."""
         return self.processes is None or self.processes.is_first
+
+    def _spread(self, processes: Processes) -> None:
+        """Begin with the first process's weights, where a process has them whole."""
+        parts = [self.model] if self.beside is None else [self.model, self.beside]
+        tensors = [tensor for part in parts for tensor in [*part.parameters(), *part.buffers()]]
+        processes.spread(tensor for tensor in tensors if not is_sharded(tensor))
 
     def _displayed(self, wanted: Shown) -> Callable[[str], None] | None:
         """Add the display to the sinks; return what shows progress between their records."""
@@ -134,7 +145,7 @@ class Trainer:
         if self.recipe.steps_per_epoch is not None:
             require_repeatable(train, self.model)
         if self.processes is not None:
-            require_shareable(train, self.model, self.recipe, self._is_sparse())
+            require_shareable(train, self.model, self.recipe, self._is_sparse(), self.processes.shards)
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
         if valid is not None:
             require_order(self.model, False, self._evaluation_batch(), valid, "validation")
@@ -147,8 +158,7 @@ class Trainer:
         ):
             self._move()
             if self.processes is not None:
-                whole = [self.model] if self.beside is None else [self.model, self.beside]
-                self.processes.spread(tensor for part in whole for tensor in [*part.parameters(), *part.buffers()])
+                self._spread(self.processes)
             flatten(self.model)  # before anything holds the address of a weight
             run = Run(self._parts(train, valid, phases, interrupts))
             self._average = run.average
@@ -182,7 +192,7 @@ class Trainer:
         self._move()
         with computing(self.recipe):
             if self.step is not None and not self.metrics:
-                with torch.inference_mode(), evaluating(self.model):
+                with inferring(self.model):
                     return dict(self._by_step(source)(self.model))
             evaluation = self._evaluation()
             if not evaluation.metrics:
@@ -207,6 +217,11 @@ class Trainer:
         The file is loaded again and computes all rows of `data`; it is kept if its outputs equal the model's. Return
         the metrics of its outputs.
         """
+        if self.processes is not None and self.processes.shards:
+            raise ExportFailed(
+                "the weights are shared out among the processes; resume the last checkpoint in one process, and export "
+                "there"
+            )
         source = self._source(data, "export", 1)
         assert source is not None
         self._move()
@@ -218,6 +233,8 @@ class Trainer:
 
         The rates are those of the first group; others keep their ratio to it.
         """
+        if self.processes is not None and self.processes.shards:
+            raise BadRecipe("weights that are shared out cannot be copied; try learning rates in one process")
         model, optimizer, loss, step = copy.deepcopy((self.model, self.optimizer, self.loss, self.step))
         recipe, seen = rising(self.recipe, optimizer, low, high, steps), Divergence()
         options = {"inputs": self.inputs, "step": step, "callbacks": [seen], "say": _unheard, "device": self.device}

@@ -20,9 +20,10 @@ from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Sizes
 from hotlap.engine.metrics import Metric
-from hotlap.engine.optimizers import Clipping, LearningRates, can_clip, clip_together
+from hotlap.engine.optimizers import Clipping, LearningRates, can_clip, clip_each, clip_shards, clip_together
 from hotlap.engine.processes import GradientSum, Processes
 from hotlap.engine.seam import Batch
+from hotlap.engine.sharding import held, is_sharded
 from hotlap.kernels.adam import one_launch
 
 Losses = dict[str, Tensor]
@@ -161,8 +162,9 @@ def has_digits(tensor: Tensor) -> bool:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Return the same memory, with complex numbers as their two parts."""
-    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    """Return the memory of what this process holds, with complex numbers as their two parts."""
+    own = held(tensor)
+    return torch.view_as_real(own) if own.is_complex() else own
 
 
 class Average:
@@ -197,9 +199,9 @@ class Average:
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """Give the model the averages within the block, in place: graphs hold the addresses of its weights."""
-        weights = [parameter.detach() for parameter in self.parameters]
+        weights = [held(parameter) for parameter in self.parameters]
         with torch.no_grad():
-            own, averages = [weight.clone() for weight in weights], self.values()
+            own, averages = [weight.clone() for weight in weights], [held(value) for value in self.values()]
             torch._foreach_copy_(weights, averages)
         try:
             yield
@@ -253,10 +255,13 @@ class Update:
         owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.parameters = [parameter for parameter in owned if parameter.requires_grad]
         self.unit = torch.ones((), device=tally.device)
-        self.sum_of_all = None if processes is None else GradientSum(processes, self.parameters)
-        by_kernel = clip is not None and scaler is None and can_clip(optimizer, tally.device)
+        whole = [parameter for parameter in self.parameters if not is_sharded(parameter)]  # torch adds up the others
+        self.sum_of_all = None if processes is None else GradientSum(processes, whole)
+        self.processes = processes
+        self.shards: Any = forward.model if processes is not None and processes.shards else None
+        by_kernel = clip is not None and scaler is None and self.shards is None and can_clip(optimizer, tally.device)
         self.clipping = Clipping(clip, tally.device) if clip is not None and by_kernel else None
-        self.adam = one_launch(optimizer, clip, tally.device) if scaler is None else None
+        self.adam = one_launch(optimizer, clip, tally.device) if scaler is None and self.shards is None else None
 
     def __call__(self, items: Iterable[Any], sizes: Sizes, loss_of: LossOf) -> None:
         losses = self.gradients(items, sizes, loss_of)
@@ -277,8 +282,10 @@ class Update:
         for parameter in self.parameters:  # what zero_grad does, without the cost of its profiler record
             parameter.grad = None
         total: Tensor | None = None
-        for item, size in zip(items, sizes, strict=True):
-            values = self._backward(item, size, size / sizes.rows, loss_of)
+        for number, (item, size, share) in enumerate(zip(items, sizes, sizes.shares, strict=True), 1):
+            if self.shards is not None and len(sizes) > 1:
+                self.shards.set_requires_gradient_sync(number == len(sizes))
+            values = self._backward(item, size, share, loss_of)
             total = values if total is None else total + values
         if self.sum_of_all is not None:
             total = torch.zeros(1, len(self.tally.names), device=self.tally.device) if total is None else total
@@ -300,7 +307,7 @@ class Update:
         if isinstance(loss_of, Forks):
             loss_of.join()
         with torch.no_grad():
-            for metric in self.metrics.values():
+            for metric in self.metrics.values() if share else ():
                 metric.rows = rows
                 metric.update(outputs, *targets)
             values = [
@@ -310,6 +317,8 @@ class Update:
 
     def _differentiate(self, loss: Tensor, share: float) -> None:
         """Start the backward pass from the share rather than scale the loss, whose value may still be on its way."""
+        if self.shards is not None and self.processes is not None:
+            share *= self.processes.count  # torch takes the mean of the gradients
         if self.scaler is not None:
             self.scaler.scale(loss * share if share != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
         else:
@@ -321,7 +330,7 @@ class Update:
         if self.clip_value is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_value_(self.parameters, self.clip_value, foreach=True)
+            clip_each(self.parameters, self.clip_value)
         if self.adam is not None and self.adam.step():
             return
         if self.clipping is not None:
@@ -330,7 +339,11 @@ class Update:
         if self.clip is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
-            clip_together(self.parameters, self.clip)
+            if self.shards is None:
+                clip_together(self.parameters, self.clip)
+            else:
+                assert self.processes is not None
+                clip_shards(self.parameters, self.clip, self.processes)
         if self.scaler is None:
             self.optimizer.step()
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -12,10 +13,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from hotlap.engine import RMSE, Accuracy, Checkpoints, Cosine, Mean
+from hotlap.engine import RMSE, Accuracy, Checkpoints, Cosine, Mean, sharding
 from hotlap.engine.data import Loader
-from hotlap.engine.errors import BadRecipe
-from tests.engine.training import Net, Rows, Stream, fitted, numbers, outcome
+from hotlap.engine.errors import BadRecipe, EngineError
+from tests.engine.training import Net, Rows, Stream, cut_at, fitted, numbers, outcome, trainer
 
 
 class Plain(nn.Module):
@@ -35,7 +36,7 @@ def square_error(model, batch):
 
 
 def score(model):
-    return {"weight": float(model.body[0].weight.abs().sum())}
+    return {"size": float(model(numbers()[0]).abs().mean())}
 
 
 def by_loader():
@@ -70,6 +71,12 @@ SAME = {
         "evaluation_batch": 8,
     },
 }
+
+
+FEW = ("nothing-left-for-one", "accumulated", "metrics")
+
+
+SHARDED = ("plain", "nothing-left-for-one", "streamed", "accumulated", "steps", "averaged", "own-step", "own-score")
 
 
 def alike(options, **more):
@@ -129,6 +136,84 @@ def stopped(callbacks_called):
     return len(history.epochs)
 
 
+def joined(made, history):
+    tensors, scores = outcome(made, history)
+    return [tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for tensor in tensors], scores
+
+
+def sharded(options, **more):
+    return joined(*fitted(model=Plain, **{"epochs": 2, **options, "distributed": "fsdp", **more}))
+
+
+def resumed_shards(folder):
+    """A run that goes on with its shards, from within an epoch, ends as one that was not interrupted."""
+    options = {"train_metrics": {"train": RMSE()}, "ema": 0.9, "epochs": 3}
+    whole = sharded(options)
+    with contextlib.suppress(KeyboardInterrupt):  # a signal to the first process interrupts all
+        kept = Checkpoints(folder, steps=3, best=2)
+        sharded(options, checkpoints=kept, log_every=1, callbacks=[cut_at(9, signal.SIGINT)])
+    return whole, sharded(options, resume="auto", checkpoints=Checkpoints(folder, best=2))
+
+
+class Weighted(nn.Module):
+    """A loss with a weight of its own, which is not shared out."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, outputs, targets):
+        return (self.weight.exp() * (outputs - targets).square()).mean() - self.weight
+
+
+def with_loss(distributed):
+    loss = Weighted()
+
+    def optimizer(parameters, lr):
+        return torch.optim.SGD([*parameters, *loss.parameters()], lr=lr / 8, momentum=0.9)
+
+    options = {"loss": loss, "optimizer": optimizer, "accumulate": 3, "clip": 0.5, "metrics": {}}
+    made, history = fitted(model=Plain, epochs=2, distributed=distributed, **options)
+    weights = [getattr(value, "full_tensor", lambda value=value: value)() for value in made.model.state_dict().values()]
+    return [*weights, loss.weight.detach()], joined(made, history)[1]
+
+
+def around(distributed):
+    """Evaluate before training, then predict, one row more than can be shared equally."""
+    made = trainer(model=Plain, distributed=distributed, evaluation_batch=16)
+    before = made.evaluate(Rows(*numbers(65)))
+    made.fit(Rows(*numbers()), None, 1)
+    return before, made.predict(Rows(*numbers(65)))
+
+
+def refused_shards():
+    said = []
+    made = trainer(model=Plain, distributed="fsdp")
+    for work in (
+        lambda: made.export("model.pt2", numbers()),
+        lambda: made.try_learning_rates(numbers()),
+        lambda: sharded({}, compile="on"),
+        lambda: sharded({}, channels_last=True),
+        lambda: sharded({}, train=Rows(numbers()[0] * torch.inf, numbers()[1])),
+    ):
+        try:
+            work()
+        except EngineError as error:
+            said.append(str(error))
+    return said
+
+
+def four(folder):
+    """Four processes, with whole weights and with weights shared out: a block goes by itself."""
+    sharding.LEAST = 50
+    found = {f"ddp {name}": alike(SAME[name](), distributed="ddp") for name in FEW}
+    found |= {f"fsdp {name}": sharded(SAME[name]()) for name in SHARDED}
+    found["resumed"] = resumed_shards(folder / "resumed-shards")
+    found["with loss"], found["around"], found["refused"] = with_loss("fsdp"), around("fsdp"), refused_shards()
+    sharded({}, epochs=1, checkpoints=Checkpoints(folder / "shards"))
+    torch.save(found, folder / f"rank-{os.environ['RANK']}.pt")
+
+
 def together(folder):
     rank, called = int(os.environ["RANK"]), []
     found = {name: alike(options(), distributed="ddp") for name, options in SAME.items()}
@@ -136,6 +221,8 @@ def together(folder):
     fitted(model=Plain, epochs=1, distributed="ddp", checkpoints=Checkpoints(folder / "handed-on"))
     found["stopped"] = stopped(called), len(called)
     found["refused"] = refused()
+    kept = Checkpoints(folder / "shards")
+    found["continued"] = sharded({}, epochs=3, resume=True, checkpoints=kept)
     torch.save(found, folder / f"rank-{rank}.pt")
 
 
@@ -162,4 +249,4 @@ def killed(folder):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    {"together": together, "killed": killed}[sys.argv[1]](Path(sys.argv[2]))
+    {"together": together, "killed": killed, "four": four}[sys.argv[1]](Path(sys.argv[2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,21 +12,21 @@ import pytest
 import torch
 
 from hotlap.engine import Checkpoints
-from hotlap.engine.errors import BadRecipe
-from tests.engine.shared_trainings import SAME, Plain, alike
+from hotlap.engine.errors import BadRecipe, CheckpointDamaged
+from tests.engine.shared_trainings import FEW, SAME, SHARDED, Plain, alike, around, with_loss
 from tests.engine.training import fitted, outcome, same
 
 ROOT = Path(__file__).parents[2]
 COUNT = 2
 
 
-def launched(what, folder, *options):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={COUNT}", *options]
+def launched(what, folder, *options, count=COUNT):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", *options]
     command = [*launcher, str(ROOT / "tests" / "engine" / "shared_trainings.py"), what, str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(COUNT)]
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def together(folder):
+def four(folder):
+    return launched("four", folder, count=4)
+
+
+@pytest.fixture(scope="module")
+def together(folder, four):
+    """Two processes, which also continue what four began, in a copy that other tests do not need."""
+    shutil.copytree(folder / "shards", folder / "shards-of-four")
     return launched("together", folder)
 
 
@@ -56,6 +64,61 @@ def test_several_processes_train_what_one_does(together, name):
     first, second = (found[name] for found in together)
     same(first, second)
     close(first, alike(SAME[name]()))
+
+
+@pytest.mark.parametrize("name", [*(f"ddp {name}" for name in FEW), *(f"fsdp {name}" for name in SHARDED)])
+def test_four_processes_with_whole_or_shared_out_weights_train_what_one_does(four, name):
+    first, *others = (found[name] for found in four)
+    for other in others:
+        same(first, other)
+    close(first, alike(SAME[name.split()[1]]()))
+
+
+def test_shards_continue_to_the_bit_in_as_many_processes(four):
+    for found in four:
+        same(*found["resumed"])
+
+
+def test_shards_of_four_processes_continue_in_two_and_in_one(together, folder):
+    expected = alike({}, epochs=3)
+    first, second = (found["continued"] for found in together)
+    same(first, second)
+    close(first, expected)
+    kept = Checkpoints(folder / "shards-of-four")
+    close(outcome(*fitted(model=Plain, epochs=3, resume=True, checkpoints=kept)), expected)
+    assert len(list((folder / "shards").glob("shards-*"))) == 1
+
+
+def test_a_loss_with_weights_trains_beside_shared_out_ones(four):
+    for found in four:
+        close(found["with loss"], with_loss(None))
+
+
+def test_shared_out_weights_evaluate_and_predict(four):
+    before, outputs = around(None)
+    for found in four:
+        scores, predicted = found["around"]
+        assert scores == pytest.approx(before, rel=1e-4)
+        torch.testing.assert_close(predicted, outputs, rtol=1e-4, atol=1e-5)
+
+
+def test_what_shared_out_weights_cannot_do_is_refused_in_every_process(four):
+    for found in four:
+        export, rates, compiled, laid_out, broken = found["refused"]
+        assert "resume the last checkpoint in one process, and export there" in export
+        assert "try learning rates in one process" in rates
+        assert "a step over weights that are shared out is not compiled" in compiled
+        assert "channels_last" in laid_out
+        assert "the loss is nan at step 1" in broken
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:900])])
+def test_damaged_shards_are_refused(four, folder, tmp_path, damage):
+    kept = tmp_path / "kept"
+    shutil.copytree(folder / "resumed-shards", kept)
+    damage(next(kept.glob("shards-*/__1_0.distcp")))
+    with pytest.raises(CheckpointDamaged, match=r"shards-\d+ cannot be read: .*; the last good one is .*best"):
+        fitted(model=Plain, epochs=4, resume=True, ema=0.9, checkpoints=Checkpoints(kept, best=2))
 
 
 def test_a_resumed_run_ends_as_one_that_was_not_interrupted(together):
@@ -93,9 +156,10 @@ def test_a_launched_process_does_not_train_alone(monkeypatch):
 
 
 def test_one_process_trains_alone_whatever_it_was_told():
-    same(outcome(*fitted(distributed="ddp")), outcome(*fitted()))
-    with pytest.raises(BadRecipe, match="distributed='fsdp'; use \"ddp\" or None"):
-        fitted(distributed="fsdp")
+    for way in ("ddp", "fsdp"):
+        same(outcome(*fitted(distributed=way)), outcome(*fitted()))
+    with pytest.raises(BadRecipe, match='distributed=\'dp\'; use "ddp", "fsdp" or None'):
+        fitted(distributed="dp")
 
 
 def test_the_launcher_restarts_a_run_after_a_process_was_killed(tmp_path):
