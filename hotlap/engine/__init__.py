@@ -7,7 +7,9 @@ Data is in hotlap.engine.data; errors are drawn as a tree in hotlap.engine.error
 
 from __future__ import annotations
 
-from hotlap.engine.log import JsonLines, TensorBoard
+from hotlap.engine.callbacks import Callback, Training
+from hotlap.engine.log import JsonLines
+from hotlap.engine.loggers import MLflow, TensorBoard, WandB
 from hotlap.engine.metrics import MAE, RMSE, Accuracy, BinaryF1, Dice, GroupMeans, Mean, Metric
 from hotlap.engine.rate_range import RateRange
 from hotlap.engine.recipe import Checkpoints, Phase, Recipe
@@ -21,6 +23,7 @@ __all__ = [
     "RMSE",
     "Accuracy",
     "BinaryF1",
+    "Callback",
     "Checkpoints",
     "Cosine",
     "Dice",
@@ -30,6 +33,7 @@ __all__ = [
     "History",
     "JsonLines",
     "Linear",
+    "MLflow",
     "Mean",
     "Metric",
     "Phase",
@@ -41,4 +45,6 @@ __all__ = [
     "TensorBoard",
     "TorchMetric",
     "Trainer",
+    "Training",
+    "WandB",
 ]

@@ -46,7 +46,9 @@ def require_repeatable(train: AnySource, model: nn.Module) -> None:
         )
 
 
-def require_shareable(train: AnySource, model: nn.Module, recipe: Recipe, is_sparse: bool, shards: bool) -> None:
+def require_shareable(
+    train: AnySource, model: nn.Module, recipe: Recipe, is_sparse: bool, shards: bool, by_loss: bool
+) -> None:
     why = None
     if isinstance(train, IterableStream):
         why = "its training data is iterable, and its rows cannot be chosen"
@@ -58,6 +60,8 @@ def require_shareable(train: AnySource, model: nn.Module, recipe: Recipe, is_spa
         why = 'graph="on", and a step of several processes is not captured'
     elif shards and recipe.compile == "on":
         why = 'compile="on", and a step over weights that are shared out is not compiled'
+    elif shards and by_loss:
+        why = "it has optimizers of several losses, and weights that are shared out are put together for one"
     elif shards and recipe.channels_last:
         why = "weights laid out by channels_last cannot be shared out"
     if why is not None:

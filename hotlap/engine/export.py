@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hotlap.engine.errors import ExportFailed
 from hotlap.engine.evaluation import batches_of, evaluating, parts_of
@@ -20,39 +23,84 @@ from hotlap.engine.seam import AnySource, Batch
 APART = 1e-3  # of the largest output: what another order of additions may change
 
 
+Loaded = Callable[..., Any]  # computes the outputs of a file's model
+
+
 def export(
     model: nn.Module, source: AnySource, inputs: int, batch: int, device: torch.device, path: Path
 ) -> Iterator[tuple[Any, Batch]]:
-    """Write the model to `path` by torch.export, for any number of rows. Yield the outputs of the file's model for
-    every batch of the source, with the batch; the file is put in its place once all of them equal the model's.
+    """Write the model to `path` by torch.export or as ONNX, for any number of rows. Yield what the file's model computes
+    of every batch of the source, with the batch; the file is put in its place once all outputs equal the model's.
     """
-    if path.suffix != ".pt2":
-        raise ExportFailed(f"{path.name} does not end in .pt2, the format of torch.export; use {path.stem}.pt2")
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.pt2")
+    if path.suffix not in (".pt2", ".onnx"):
+        raise ExportFailed(
+            f"{path.name} ends neither in .pt2, the format of torch.export, nor in .onnx; use {path.stem}.pt2"
+        )
+    write, load = (_write, _load) if path.suffix == ".pt2" else (_write_onnx, _load_onnx)
+    if path.suffix == ".onnx":
+        _require_packages()
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with torch.no_grad(), evaluating(model):
-            _write(model, next(batches_of(source, min(batch, source.rows), device))[1][:inputs], temporary)
-            loaded = torch.export.load(temporary).module()
+            example = next(batches_of(source, min(batch, source.rows), device))[1][:inputs]
+            _written(model, write, example, temporary)
+            loaded = load(temporary)
             for _, rows in batches_of(source, batch, device):
-                found = loaded(*rows[:inputs])
-                _require_equal(model(*rows[:inputs]), found)
+                expected = model(*rows[:inputs])
+                found = loaded(expected, *rows[:inputs])
+                _require_equal(expected, found)
                 yield found, rows
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _write(model: nn.Module, example: Batch, path: Path) -> None:
-    dynamic = tuple({0: torch.export.Dim("rows", min=1)} for _ in example)
+def _written(model: nn.Module, write: Callable[..., None], example: Batch, path: Path) -> None:
+    dynamic = _by_parameter(model, tuple({0: torch.export.Dim("rows", min=1)} for _ in example))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.export.export(model, example, dynamic_shapes=_by_parameter(model, dynamic))
-            torch.export.save(program, path)
+            write(model, example, dynamic, path)
     except Exception as error:
+        how = "torch.export" if path.suffix == ".pt2" else "torch.onnx"
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ExportFailed(f"torch.export cannot export {type(model).__name__}: {why}") from error
+        raise ExportFailed(f"{how} cannot export {type(model).__name__}: {why}") from error
+
+
+def _write(model: nn.Module, example: Batch, dynamic: Any, path: Path) -> None:
+    torch.export.save(torch.export.export(model, example, dynamic_shapes=dynamic), path)
+
+
+def _load(path: Path) -> Loaded:
+    module = torch.export.load(path).module()
+    return lambda expected, *inputs: module(*inputs)
+
+
+def _require_packages() -> None:
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise ExportFailed(f"ONNX files need {', '.join(missing)}; type: pip install {' '.join(missing)}")
+
+
+def _write_onnx(model: nn.Module, example: Batch, dynamic: Any, path: Path) -> None:
+    program = torch.onnx.export(model, example, dynamo=True, dynamic_shapes=dynamic, verbose=False)
+    assert program is not None
+    program.save(path, external_data=False)
+
+
+def _load_onnx(path: Path) -> Loaded:
+    """Return the file's model on the processor, as onnxruntime computes it."""
+    session: Any = import_module("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in session.get_inputs()]
+
+    def compute(expected: Any, *inputs: Tensor) -> Any:
+        found = session.run(None, {name: given.cpu().numpy() for name, given in zip(names, inputs, strict=True)})
+        leaves, form = tree_flatten(expected)
+        tensors = [torch.from_numpy(values).to(leaf.device) for values, leaf in zip(found, leaves, strict=True)]
+        return tree_unflatten(tensors, form)
+
+    return compute
 
 
 def _by_parameter(model: nn.Module, dynamic: tuple[Any, ...]) -> Any:

@@ -9,12 +9,11 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from hotlap.engine.display import clock
-from hotlap.engine.errors import EngineError
 from hotlap.engine.records import EpochRecord, StepRecord, as_plain
 
 Record = StepRecord | EpochRecord
@@ -45,42 +44,6 @@ class JsonLines:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-class TensorBoard:
-    """Write scalars by step under `step/`, `epoch/` and, for training metrics, `train/`; needs the package tensorboard.
-
-    Where a name is taken under `epoch/`, a part of the loss goes under `part/`, and a score under `valid/`.
-    """
-
-    def __init__(self, folder: Path | str) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise EngineError("TensorBoard output needs tensorboard; type: pip install tensorboard") from error
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def write(self, record: Record) -> None:
-        if isinstance(record, StepRecord):
-            self._add("step", {"loss": record.loss, **record.losses}, record.step)
-            return
-        own = {"loss": record.loss, "seconds": record.seconds, "learning_rate": record.learning_rate}
-        self._add("epoch", own, record.steps)
-        self._add_apart("part", record.losses, own, record.steps)
-        self._add_apart("valid", record.scores, {*own, *record.losses}, record.steps)
-        self._add("train", record.train_scores, record.steps)
-
-    def _add_apart(self, kind: str, values: Mapping[str, float], names: Collection[str], step: int) -> None:
-        """Write under `epoch/`, or under `kind` where the name is taken."""
-        for name, value in values.items():
-            self._add(kind if name in names else "epoch", {name: value}, step)
-
-    def _add(self, kind: str, values: Mapping[str, float], step: int) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(f"{kind}/{name}", value, step)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class Progress:

@@ -12,12 +12,18 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.processes import Processes
+from hotlap.engine.several import each
 from hotlap.engine.sharding import held, is_sharded
 
 FUSED = (Adam, AdamW, SGD)
 
 
-def require_plain_step(optimizer: Optimizer) -> None:
+def require_plain_step(given: Optimizer) -> None:
+    for optimizer in each(given):
+        _require_plain_step(optimizer)
+
+
+def _require_plain_step(optimizer: Optimizer) -> None:
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise BadRecipe(
@@ -50,6 +56,11 @@ def make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse
 
     Existing state is moved to the device, as torch's own `to` moves the parameters.
     """
+    for own in each(optimizer):
+        _make_fast(own, device, capturable, fuse)
+
+
+def _make_fast(optimizer: Optimizer, device: torch.device, capturable: bool, fuse: bool) -> None:
     for group in optimizer.param_groups:
         if fuse and can_be_fused(optimizer, group):
             group.update(fused=True, foreach=False)
@@ -85,9 +96,7 @@ def begin_momenta(optimizer: Optimizer) -> None:
     """Start momenta at zero, which the first step turns into the gradient: fused SGD fails if only some are missing, as
     when a phase unfreezes something or a head gets its first gradient late.
     """
-    if type(optimizer) is not SGD:
-        return
-    for group in optimizer.param_groups:
+    for group in (group for own in each(optimizer) if type(own) is SGD for group in own.param_groups):
         if group["momentum"] and group["fused"]:
             for parameter in group["params"]:
                 if parameter.requires_grad and optimizer.state[parameter].get("momentum_buffer") is None:
@@ -102,6 +111,11 @@ def can_clip(optimizer: Optimizer, device: torch.device) -> bool:
 
 def why_not_captured(optimizer: Optimizer) -> str:
     """Return what the step needs from the host; empty if it needs nothing, not even the learning rate."""
+    found = [_why_not_captured(own) for own in each(optimizer)]
+    return "; ".join(filter(None, found))
+
+
+def _why_not_captured(optimizer: Optimizer) -> str:
     needy = [
         group for group in optimizer.param_groups if "capturable" not in group and not can_be_fused(optimizer, group)
     ]

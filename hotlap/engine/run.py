@@ -29,6 +29,7 @@ from hotlap.engine.schedule import Rates
 from hotlap.engine.seam import Resident
 from hotlap.engine.sharded_checkpoints import ShardedWriter, with_shards
 from hotlap.engine.streamed_steps import StreamedSteps
+from hotlap.engine.under_way import UnderWay
 from hotlap.engine.update import Average, Tally, Update
 
 
@@ -46,6 +47,7 @@ class Run:
         self.usual = processor.present()
         self.freezing = FrozenModules(parts.model)
         self._prepared = 0.0
+        self.view = UnderWay(self)
         self.outdated: list[int] = []  # epochs no longer among the best
         self.epochs_before = 0  # trained by an earlier process
         self._failure_reported = False  # that a checkpoint could not be written
@@ -162,7 +164,7 @@ class Run:
         first = self.place.window
         self.place.epoch = epoch
         self.started, self._prepared = time.perf_counter(), self.steps.prepare_seconds
-        self.table = self.rates.table(epoch - self.phase_start)
+        self.table = self.rates.table(epoch - self.phase_start) * self.place.rate_scale
         self.learning.begin(self.table, first)
         self.steps.begin(epoch, first)
         self.looks.begin(first)
@@ -220,6 +222,8 @@ class Run:
             self.average.updates = self.place.steps + done
 
     def _arrived(self, done: int) -> LossRows | None:
+        if self.parts.processes is not None:  # which wait for each other here anyway, and look alike
+            return self.looks.rest(done) if done % self.recipe.log_every == 0 else None
         seen = self.looks.poll()
         if done % self.recipe.log_every == 0:
             self.looks.ask(done)
@@ -227,8 +231,7 @@ class Run:
 
     def interrupted(self) -> None:
         """Save everything between two steps, then let Ctrl-C do what it always does."""
-        self.guard.losses(self.looks.all(self.place.window))  # HOST SYNC: the last one
-        self.guard.weights(self.steps.update.parameters, self.place.window)
+        self.require_finite(self.place.window)  # HOST SYNC: the last one
         if self.recipe.checkpoints is not None:
             self.save([LAST])
         if self.writer is not None:
@@ -237,6 +240,11 @@ class Run:
             saved = f"the state is in {self.writer.folder / LAST}; continue with resume=True"
             self.parts.say(f"interrupted: {saved if why is None else f'{why}; last good: {self.writer.last_good}'}")
         self.parts.interrupts.pass_on()
+
+    def require_finite(self, done: int) -> None:
+        """Raise if losses or weights are broken after so many steps of the epoch. HOST SYNC."""
+        self.guard.losses(self.looks.all(done))
+        self.guard.weights(self.steps.update.parameters, done)
 
     def _report(self, seen: LossRows) -> None:
         self.guard.losses(seen)
@@ -250,7 +258,7 @@ class Run:
     def _call(self, record: StepRecord | EpochRecord) -> bool:
         """Call the callbacks; return whether one of them asked to stop and none had before."""
         callbacks, before = self.parts.callbacks, self.place.stopped_by
-        callbacks.call(record)
+        callbacks.call(record, self.view)
         self.place.stopped_by = before or callbacks.stopped_by
         return self.place.stopped_by != before
 

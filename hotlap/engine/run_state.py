@@ -20,6 +20,7 @@ from hotlap.engine.recipe import Recipe
 from hotlap.engine.records import EpochRecord
 from hotlap.engine.resident_steps import ResidentSteps
 from hotlap.engine.schedule import Rates
+from hotlap.engine.several import name_of
 from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
 from hotlap.engine.streamed_steps import StreamedSteps
 from hotlap.engine.update import Average, Tally
@@ -44,6 +45,7 @@ class Position:
     ranking: list[tuple[float, int]] = field(default_factory=list)  # score and number of the best epochs
     primed: bool = False
     mode: Mode | None = None
+    rate_scale: float = 1.0  # by which callbacks multiplied the learning rates
     schedule: dict[str, Any] = field(default_factory=dict)
     epochs: list[EpochRecord] = field(default_factory=list)
 
@@ -152,7 +154,7 @@ def about(run: Resumable) -> dict[str, Any]:
         "steps_per_epoch": recipe.steps_per_epoch,
         "seed": recipe.seed,
         "ema": recipe.ema,
-        "optimizer": type(run.parts.optimizer).__name__,
+        "optimizer": name_of(run.parts.optimizer),
     }
 
 

@@ -89,7 +89,8 @@ class Common:
     def _may_fork(self) -> bool:
         """Return whether the step may fork: not where numbers are cast or the backward pass repeats a forward."""
         casts, again = self.recipe.precision not in ("fp32", "tf32"), self.recipe.activation_checkpointing
-        return self.recorder is not None and self.recorder.lanes() is not None and not casts and not again
+        forks = self.recorder is not None and self.recorder.lanes() is not None and not self.update.by_loss
+        return forks and not casts and not again
 
     def _ways(self) -> tuple[Way, ...]:
         if self.recorder is not None:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from hotlap.engine import checkpoints, loop
 from hotlap.engine.arithmetic import computing, device_from, recomputing
-from hotlap.engine.callbacks import Callback, Callbacks
+from hotlap.engine.callbacks import AnyCallback, Callbacks
 from hotlap.engine.checks import require_known, require_metrics, require_repeatable, require_shareable
+from hotlap.engine.closing import close
 from hotlap.engine.data.given import AnyData, source_of
 from hotlap.engine.display import Shown, display_for
 from hotlap.engine.errors import (
     BadRecipe,
     CaptureFailed,
-    CheckpointNotWritten,
     DataElsewhere,
     EmptySplit,
     ExportFailed,
@@ -44,6 +42,7 @@ from hotlap.engine.records import History
 from hotlap.engine.recurrent import carrying, flatten, require_order
 from hotlap.engine.run import Run
 from hotlap.engine.seam import AnySource, Batch
+from hotlap.engine.several import AnyOptimizers, Several, each, one_optimizer
 from hotlap.engine.sharding import is_sharded, shard
 from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
 from hotlap.engine.torch_metrics import AnyMetric, own_metrics
@@ -55,18 +54,19 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 class Trainer:
     """Trains `model(*inputs)` by `loss(outputs, *targets)`: the first `inputs` tensors of a batch go to the model.
 
-    For anything else give `step(model, batch)`, which returns a loss or a dict of losses, in place of `loss`. `metrics`
-    are computed on the validation split, `train_metrics` within the steps; `evaluate(model)` returns scores of the
-    user's own. `say` gets one line for each decision. `progress` shows how far the training is: a
-    line that changes in a terminal or notebook, elsewhere one an epoch, and none where callbacks report themselves; a
-    function gets a line a second.
+    For anything else give `step(model, batch)`, which returns a loss or a dict of losses, in place of `loss`. Of
+    several optimizers, those in a list all step along the one loss, and those in a dict along the part they name.
+    `metrics` are computed on the validation split, `train_metrics` within the steps; `evaluate(model)` returns scores
+    of the user's own. `say` gets one line for each decision. `progress` shows how far the training is: a line that
+    changes in a terminal or notebook, elsewhere one an epoch, and none where callbacks report themselves; a function
+    gets a line a second.
     """
 
     def __init__(
         self,
         model: nn.Module,
         loss: Callable[..., Any] | None,
-        optimizer: Optimizer,
+        optimizer: AnyOptimizers,
         recipe: Recipe,
         *,
         inputs: int = 1,
@@ -74,7 +74,7 @@ class Trainer:
         metrics: Mapping[str, AnyMetric] | None = None,
         train_metrics: Mapping[str, AnyMetric] | None = None,
         evaluate: Evaluate | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[AnyCallback] = (),
         sinks: Sequence[Sink] = (),
         device: torch.device | str = "auto",
         distributed: Distributed | None = None,
@@ -85,8 +85,9 @@ class Trainer:
             raise BadRecipe("give either loss or step: step(model, batch) replaces the model's call and the loss")
         if step is not None and train_metrics:
             raise BadRecipe("train_metrics need the model's outputs, which a step of your own keeps to itself")
-        require_plain_step(optimizer)
-        self.model, self.loss, self.optimizer, self.recipe = model, loss, optimizer, recipe
+        self.optimizer = one_optimizer(optimizer)
+        require_plain_step(self.optimizer)
+        self.model, self.loss, self.recipe = model, loss, recipe
         self.inputs, self.step, self.evaluate_own = inputs, step, evaluate
         self.metrics, self.train_metrics = own_metrics(metrics or {}), own_metrics(train_metrics or {}, in_steps=True)
         require_metrics(self.metrics, self.train_metrics)
@@ -97,10 +98,10 @@ class Trainer:
         if not self.is_first:
             self.say, self.progress, self.sinks = _unheard, None, []
         self.beside = beside(loss, step)
-        require_known(optimizer, model, self.beside)
+        require_known(self.optimizer, model, self.beside)
         if self.processes is not None and self.processes.shards:
             self._spread(self.processes)
-            shard(model, [optimizer], self.processes)
+            shard(model, each(self.optimizer), self.processes)
         weights, precision = recipe.loss_weights, recipe.precision
         self._average: Average | None = None
         self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
@@ -145,7 +146,9 @@ class Trainer:
         if self.recipe.steps_per_epoch is not None:
             require_repeatable(train, self.model)
         if self.processes is not None:
-            require_shareable(train, self.model, self.recipe, self._is_sparse(), self.processes.shards)
+            by_loss = isinstance(self.optimizer, Several) and bool(self.optimizer.names)
+            shards = self.processes.shards
+            require_shareable(train, self.model, self.recipe, self._is_sparse(), shards, by_loss)
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
         if valid is not None:
             require_order(self.model, False, self._evaluation_batch(), valid, "validation")
@@ -169,10 +172,12 @@ class Trainer:
                     make_fast(self.optimizer, self.device, run.parts.recorder is not None, not self._is_sparse())
                 run.foresee()
                 run.parts.log.start()
+                run.parts.callbacks.begin(run.view)
                 loop.train(run)
+                run.parts.callbacks.end(run.view)
                 history = run.history()
             finally:
-                self._close(run)
+                close(run)
         interrupts.pass_on()
         return history
 
@@ -212,7 +217,8 @@ class Trainer:
             return predicted(self.forward, source, self._evaluation_batch(), self.device)
 
     def export(self, path: Path | str, data: AnyData) -> dict[str, float]:
-        """Write the model, with its present weights, to a .pt2 file by torch.export, for any number of rows.
+        """Write the model, with its present weights, to a .pt2 file by torch.export or to an .onnx file, for any number of
+        rows.
 
         The file is loaded again and computes all rows of `data`; it is kept if its outputs equal the model's. Return
         the metrics of its outputs.
@@ -374,36 +380,6 @@ class Trainer:
     def _loss_alone(self, outputs: Any, *targets: torch.Tensor) -> torch.Tensor:
         assert self.loss is not None
         return self.forward.named(self.loss(outputs, *targets))["loss"]
-
-    def _close(self, run: Run) -> None:
-        """Write what was handed over and end the threads, also after an error, which is still the one raised."""
-        under_way = sys.exc_info()[1]
-        try:
-            run.close()
-            self._close_log(run)
-        finally:
-            if run.writer is not None:
-                self._close_writer(run.writer, under_way)
-
-    def _close_writer(self, writer: checkpoints.Writer, under_way: BaseException | None) -> None:
-        try:
-            writer.close()
-        except CheckpointNotWritten as error:
-            if under_way is None:
-                raise
-            self.say(str(error))
-
-    def _close_log(self, run: Run) -> None:
-        parts = run.parts
-        parts.log.close()
-        training = sum(record.seconds for record in run.place.epochs[run.epochs_before :])
-        lines = parts.callbacks.slow(training) if training else []
-        if parts.log.dropped:
-            lines.append(f"the log could not keep up: {parts.log.dropped} records were dropped")
-        if parts.log.failed:
-            lines.append(parts.log.failed)
-        for line in lines:
-            self.say(line)
 
 
 def _unheard(line: str) -> None: ...

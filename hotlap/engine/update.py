@@ -23,6 +23,7 @@ from hotlap.engine.metrics import Metric
 from hotlap.engine.optimizers import Clipping, LearningRates, can_clip, clip_each, clip_shards, clip_together
 from hotlap.engine.processes import GradientSum, Processes
 from hotlap.engine.seam import Batch
+from hotlap.engine.several import Several, each
 from hotlap.engine.sharding import held, is_sharded
 from hotlap.kernels.adam import one_launch
 
@@ -261,7 +262,9 @@ class Update:
         self.shards: Any = forward.model if processes is not None and processes.shards else None
         by_kernel = clip is not None and scaler is None and self.shards is None and can_clip(optimizer, tally.device)
         self.clipping = Clipping(clip, tally.device) if clip is not None and by_kernel else None
-        self.adam = one_launch(optimizer, clip, tally.device) if scaler is None and self.shards is None else None
+        may_launch = scaler is None and self.shards is None and not isinstance(optimizer, Several)
+        self.adam = one_launch(optimizer, clip, tally.device) if may_launch else None
+        self.by_loss = _by_loss(optimizer)
 
     def __call__(self, items: Iterable[Any], sizes: Sizes, loss_of: LossOf) -> None:
         losses = self.gradients(items, sizes, loss_of)
@@ -303,7 +306,7 @@ class Update:
         if tuple(losses) != self.tally.names:
             before, now = ", ".join(self.tally.names), ", ".join(losses)
             raise BadRecipe(f"the loss returned {now}, but {before} before; it must return the same names every time")
-        self._differentiate(losses["loss"], share)
+        self._differentiate(losses, share)
         if isinstance(loss_of, Forks):
             loss_of.join()
         with torch.no_grad():
@@ -315,21 +318,33 @@ class Update:
             ]
             return values[0].reshape(1, 1) if len(values) == 1 else torch.stack(values).reshape(1, -1)
 
-    def _differentiate(self, loss: Tensor, share: float) -> None:
+    def _differentiate(self, losses: Losses, share: float) -> None:
+        """Compute the gradients, of each loss for the weights of its own optimizer where there are several by name."""
+        if not self.by_loss:
+            self._backward_of(losses["loss"], share, None, False)
+            return
+        if set(self.by_loss) != set(losses) - {"loss"}:
+            names, own = ", ".join(sorted(self.by_loss)), ", ".join(sorted(set(losses) - {"loss"})) or "a single one"
+            raise BadRecipe(f"the optimizers are for the losses {names}, but there is {own}; use the same names")
+        for number, (name, parameters) in enumerate(self.by_loss.items(), 1):
+            loss = losses[name] * self.forward.weights.get(name, 1.0)
+            self._backward_of(loss, share, parameters, number < len(self.by_loss))
+
+    def _backward_of(self, loss: Tensor, share: float, inputs: list[Tensor] | None, again: bool) -> None:
         """Start the backward pass from the share rather than scale the loss, whose value may still be on its way."""
         if self.shards is not None and self.processes is not None:
             share *= self.processes.count  # torch takes the mean of the gradients
         if self.scaler is not None:
-            self.scaler.scale(loss * share if share != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
+            scaled = self.scaler.scale(loss * share if share != 1.0 else loss)
+            scaled.backward(inputs=inputs, retain_graph=again)  # type: ignore[no-untyped-call]
         else:
             is_one = share == 1.0 and not loss.dim() and loss.dtype is self.unit.dtype
             begin = self.unit if is_one else torch.full(loss.shape, share, dtype=loss.dtype, device=loss.device)
-            loss.backward(begin)  # type: ignore[no-untyped-call]
+            loss.backward(begin, inputs=inputs, retain_graph=again)  # type: ignore[no-untyped-call]
 
     def _step(self) -> None:
         if self.clip_value is not None:
-            if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
+            self._unscale()
             clip_each(self.parameters, self.clip_value)
         if self.adam is not None and self.adam.step():
             return
@@ -337,8 +352,7 @@ class Update:
             self.clipping.step(self.optimizer, self.parameters)
             return
         if self.clip is not None:
-            if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
+            self._unscale()
             if self.shards is None:
                 clip_together(self.parameters, self.clip)
             else:
@@ -347,5 +361,20 @@ class Update:
         if self.scaler is None:
             self.optimizer.step()
         else:
-            self.scaler.step(self.optimizer)  # skipped by a flag on the device where the optimizer is fused
+            for optimizer in each(self.optimizer):
+                self.scaler.step(optimizer)  # skipped by a flag on the device where the optimizer is fused
             self.scaler.update()
+
+    def _unscale(self) -> None:
+        if self.scaler is not None:
+            for optimizer in each(self.optimizer):
+                self.scaler.unscale_(optimizer)
+
+
+def _by_loss(optimizer: Optimizer) -> dict[str, list[Tensor]]:
+    """Return the weights trained along each loss, where optimizers have the names of losses."""
+    names = optimizer.names if isinstance(optimizer, Several) else ()
+    return {
+        name: [weight for group in own.param_groups for weight in group["params"] if weight.requires_grad]
+        for name, own in zip(names, each(optimizer), strict=bool(names))
+    }

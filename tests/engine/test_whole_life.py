@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import pytest
@@ -87,9 +88,21 @@ def test_a_model_that_cannot_be_exported_leaves_no_file(tmp_path):
     made = trainer(model=Deciding)
     with pytest.raises(ExportFailed, match=r"torch\.export cannot export Deciding: "):
         made.export(tmp_path / "net.pt2", (INPUTS, TARGETS))
-    with pytest.raises(ExportFailed, match=r"net.onnx does not end in .pt2.*use net.pt2"):
-        made.export(tmp_path / "net.onnx", (INPUTS, TARGETS))
+    with pytest.raises(ExportFailed, match=r"net.pth ends neither in .pt2, .* nor in .onnx; use net.pt2"):
+        made.export(tmp_path / "net.pth", (INPUTS, TARGETS))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_onnx_file_computes_the_same(tmp_path):
+    """Without its packages, what they are is said."""
+    made, history = fitted(model=Several, loss=lambda outputs, targets: (outputs.twice - targets).square().mean(),
+                           metrics={"rmse": RMSE(of=lambda outputs, targets: (outputs.twice, targets))})  # fmt: skip
+    if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
+        with pytest.raises(ExportFailed, match=r"ONNX files need .*onnx.*; type: pip install onnx"):
+            made.export(tmp_path / "net.onnx", Rows(*numbers(seed=1)))
+        return
+    assert made.export(tmp_path / "net.onnx", Rows(*numbers(seed=1))) == pytest.approx(history.last.scores, rel=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
 def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
