@@ -29,8 +29,10 @@ Loaded = Callable[..., Any]  # computes the outputs of a file's model
 def export(
     model: nn.Module, source: AnySource, inputs: int, batch: int, device: torch.device, path: Path
 ) -> Iterator[tuple[Any, Batch]]:
-    """Write the model to `path` by torch.export or as ONNX, for any number of rows. Yield what the file's model computes
-    of every batch of the source, with the batch; the file is put in its place once all outputs equal the model's.
+    """Write the model to `path` by torch.export or as ONNX, for any number of rows.
+
+    Yield what the file's model computes of every batch of the source, with the batch; the file is put in its place once
+    all outputs equal the model's.
     """
     if path.suffix not in (".pt2", ".onnx"):
         raise ExportFailed(

@@ -217,8 +217,9 @@ class Trainer:
             return predicted(self.forward, source, self._evaluation_batch(), self.device)
 
     def export(self, path: Path | str, data: AnyData) -> dict[str, float]:
-        """Write the model, with its present weights, to a .pt2 file by torch.export or to an .onnx file, for any number of
-        rows.
+        """Write the model, with its present weights, to a .pt2 file by torch.export, or to an .onnx file.
+
+        Both take any number of rows.
 
         The file is loaded again and computes all rows of `data`; it is kept if its outputs equal the model's. Return
         the metrics of its outputs.

@@ -33,6 +33,12 @@ def test_a_table_trains_in_one_process_and_goes_on_in_two(tmp_path):
     assert (tmp_path / "customers.pt2").exists()
 
 
+def test_windows_of_csv_files_train_an_lstm(tmp_path):
+    """The charge varies by 0.7 from its mean."""
+    assert accuracy(printed("engine_series.py", tmp_path, "--epochs", 4)) < 0.2
+    assert accuracy(printed("engine_series.py", tmp_path, "--epochs", 5)) < 0.2
+
+
 def test_images_train_in_two_phases():
     assert accuracy(printed("engine_images.py", "--epochs", 1, "--images", 320)) > 0.1
 
