@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hotlap.engine import checkpoints, loop
+from hotlap.engine.arguments import require_epochs, require_kinds, require_names
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import AnyCallback, Callbacks
 from hotlap.engine.checks import require_known, require_metrics, require_repeatable, require_shareable
@@ -85,6 +86,9 @@ class Trainer:
             raise BadRecipe("give either loss or step: step(model, batch) replaces the model's call and the loss")
         if step is not None and train_metrics:
             raise BadRecipe("train_metrics need the model's outputs, which a step of your own keeps to itself")
+        require_kinds(model, loss, optimizer, recipe, step, evaluate)
+        require_names("metrics", metrics or {})
+        require_names("train_metrics", train_metrics or {})
         self.optimizer = one_optimizer(optimizer)
         require_plain_step(self.optimizer)
         self.model, self.loss, self.recipe = model, loss, recipe
@@ -292,6 +296,7 @@ class Trainer:
         return (None, None) if path is None else (checkpoints.load(path), path)
 
     def _phases(self, epochs: int | None) -> tuple[Phase, ...]:
+        require_epochs(epochs)
         phases = self.recipe.phases or ((Phase(epochs),) if epochs is not None else ())
         if not phases:
             raise BadRecipe("say how long to train: fit(…, epochs=10), or give phases in the recipe")

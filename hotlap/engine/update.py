@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hotlap.engine.comparisons import Comparing, different
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Sizes
@@ -51,6 +52,7 @@ class Forward:
     ) -> None:
         self.model, self.loss, self.step, self.inputs, self.weights = model, loss, step, inputs, weights
         self.dtype, self.channels_last = LOW.get(precision), channels_last
+        self.has_compared = False  # outputs and targets, in a first loss
         self.keeps_outputs = False  # for metrics of the training; a compiled step then writes them to memory
 
     def __call__(self, batch: Batch) -> Found:
@@ -61,7 +63,10 @@ class Forward:
             return self.named(in_full(found)), None, ()
         outputs = self.outputs(batch)
         assert self.loss is not None
-        losses = self.named(self.loss(outputs, *targets))
+        is_first = not self.has_compared and not torch.compiler.is_compiling()
+        with Comparing(outputs, targets) if is_first else contextlib.nullcontext():
+            losses = self.named(self.loss(outputs, *targets))
+        self.has_compared = self.has_compared or is_first
         return (losses, outputs, targets) if self.keeps_outputs else (losses, None, ())
 
     def outputs(self, batch: Batch) -> Any:
@@ -221,10 +226,7 @@ def _first_found(loss_of: LossOf, item: Any, rows: int) -> Found:
             found = loss_of(item)
         except UserWarning as error:
             shapes = " and ".join(re.findall(r"\[[\d, ]*\]", str(error)))
-            raise BadRecipe(
-                f"the loss compares target and outputs of different shapes ({shapes}), each with all of the other; "
-                "give them one shape, such as targets[:, None] in the data or .squeeze(1) at the end of the model"
-            ) from error
+            raise different(shapes) from error
     loss = found[0]["loss"]
     if loss.numel() != 1:
         raise BadRecipe(

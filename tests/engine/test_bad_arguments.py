@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from hotlap.engine import Recipe, Trainer
+from hotlap.engine import RMSE, Recipe, Trainer
 from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.errors import BadRecipe, NoDevice
 from tests.engine.regression import FEW, INPUTS, MSE, TARGETS, network, sgd, trainer
@@ -81,3 +82,78 @@ def test_rejects_a_validation_split_that_ends_early():
     model = network()
     with pytest.raises(DataMismatch, match="the data ended early: 16 rows came"):
         trainer(model, sgd(model), evaluation_batch=16).fit(FEW, EndsEarly(INPUTS, TARGETS), epochs=1)
+
+
+DATASET = TensorDataset(INPUTS, TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": DATASET}, "the model is a TensorDataset; give an nn.Module first, and data to fit"),
+        ({"model": INPUTS}, r"the model is a Tensor of shape \[.*\]; give an nn.Module"),
+        ({"loss": DATASET}, "loss is a TensorDataset; give a function of outputs and targets"),
+        ({"loss": torch.nn.MSELoss}, r"loss is the class MSELoss; create it: MSELoss\(\)"),
+        ({"loss": None, "step": 3}, "step is a int; give a function of model and batch"),
+        ({"evaluate": {"a": 1}}, "evaluate is a dict; give a function of the model"),
+        ({"optimizer": torch.optim.Adam}, "the optimizer is the class Adam; create it: Adam"),
+        ({"optimizer": DATASET}, "the optimizer is a TensorDataset; give one of torch.optim"),
+        ({"recipe": 16}, r"the recipe is a int; give Recipe\(batch_size=…\)"),
+        ({"metrics": RMSE()}, "metrics is a RMSE; give a dict of metrics by name"),
+        ({"metrics": [RMSE()]}, "metrics is a list; give a dict"),
+        ({"metrics": {"mse": MSE}}, "'mse' is a function, not a metric"),
+        ({"train_metrics": MSE}, "train_metrics is the function mse_loss; give a dict"),
+    ],
+)
+def test_what_is_in_the_wrong_place_is_named(given, message):
+    model = network()
+    usual = {"model": model, "loss": MSE, "optimizer": sgd(model), "recipe": Recipe(batch_size=4), "device": "cpu"}
+    with pytest.raises(BadRecipe, match=message):
+        Trainer(**{**usual, **given})
+
+
+@pytest.mark.parametrize(
+    ("epochs", "message"),
+    [
+        (DATASET, "epochs is a TensorDataset; fit takes training data, validation data and epochs="),
+        (0, "epochs=0; use a whole number of at least 1"),
+        (2.5, "epochs=2.5; use a whole number"),
+    ],
+)
+def test_rejects_what_are_no_epochs(epochs, message):
+    model = network()
+    with pytest.raises(BadRecipe, match=message):
+        trainer(model, sgd(model)).fit(FEW, None, epochs)
+
+
+def column(rows, width=1):
+    return torch.linspace(0, 1, rows * width).view(rows, width)
+
+
+@pytest.mark.parametrize(("outputs", "targets"), [((8, 1), (8,)), ((8,), (8, 1))])
+def test_a_loss_of_ones_own_that_compares_each_row_with_all_is_refused_before_the_first_step(outputs, targets):
+    class Shaped(torch.nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs).view(outputs)
+
+    model = Shaped(3, 1)
+    before = model.weight.detach().clone()
+    data = Rows(column(8, 3), torch.rand(8).view(targets))
+    options = {"loss": lambda outputs, targets: (outputs - targets).abs().mean(), "optimizer": sgd(model)}
+    with pytest.raises(
+        BadRecipe, match=r"of different shapes .*\[8\].*, each with all of the other; give them one shape"
+    ):
+        Trainer(model, recipe=Recipe(batch_size=8), device="cpu", **options).fit(data, epochs=1)
+    assert torch.equal(model.weight, before)
+
+
+def test_a_loss_may_reshape_what_it_compares_and_compare_rows_with_each_other():
+    def loss(outputs, targets):
+        alike = (targets[:, None] == targets).float()
+        return ((outputs.squeeze(1) - targets) ** 2).mean() + ((outputs - outputs.T) * alike).square().mean()
+
+    model = torch.nn.Linear(3, 1)
+    data = Rows(column(8, 3), torch.rand(8))
+    Trainer(model, loss, sgd(model), Recipe(batch_size=8), metrics={}, device="cpu", evaluate=lambda model: {}).fit(
+        data, epochs=1
+    )
