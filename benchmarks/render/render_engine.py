@@ -23,6 +23,13 @@ The file-level evaluation of the leak workload, one file at a time as in `naive.
 (`python benchmarks/engine/engine_files.py`), by turns in each of several processes. The target on a GPU is ten times.
 """,
 }
+LOADER = """### A DataLoader handed in
+
+How long an epoch of the engine takes, over the same loop by hand with the same fused optimizer, on one thread by turns
+(`python benchmarks/engine/engine_loader.py`): by what the process computed, and on the wall. Augmented rows are fetched
+each time, plain ones are kept.
+"""
+LOADER_HEADINGS = ("machine", "date", "torch", "augmented", "on the wall", "plain", "on the wall", "limit", "raw")
 ADAM = """### A step of Adam
 
 torch's fused kernel against the engine's, each as a CUDA graph of ten steps, replayed by turns
@@ -59,6 +66,10 @@ def section(folder: Path) -> list[str]:
         if paths:
             lines = [HEADINGS, ("---",) * len(HEADINGS), *(_row(path, folder) for path in paths)]
             parts += [text, _table(lines)]
+    paths = sorted((folder / "results").glob("*/*-engine-loader*.json"))
+    if paths:
+        rows = [_loader_row(path, folder) for path in paths]
+        parts += [LOADER, _table([LOADER_HEADINGS, ("---",) * len(LOADER_HEADINGS), *rows])]
     for text, headings, pattern, named in (
         (
             ADAM,
@@ -99,6 +110,19 @@ def _turn_rows(path: Path, folder: Path, named: Callable[[dict[str, Any]], tuple
             )
         )  # fmt: skip
     return rows
+
+
+def _loader_row(path: Path, folder: Path) -> tuple[str, ...]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    machine, shares = found["machine"], found["time_of_the_engine_over_by_hand"]
+    return (
+        f"{machine['cores']} cores of {machine['cpu']}",
+        found["date"],
+        machine["torch"],
+        *(f"{share:.3f}" for share in shares.values()),
+        f"{found['limit']:g}",
+        f"[{path.name}]({path.relative_to(folder).as_posix()})",
+    )
 
 
 def _row(path: Path, folder: Path) -> tuple[str, ...]:

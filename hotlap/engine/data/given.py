@@ -37,12 +37,24 @@ def source_of(
     arrays = data if isinstance(data, list | tuple) else (data,)
     if arrays and all(isinstance(values, Tensor | np.ndarray) for values in arrays):
         return resident(*arrays, device=device, say=tell)
+    _require_no_pipeline(data, name)
     if not is_loadable(data):
         raise BadRecipe(
             f"the {name} split is a {type(data).__name__}; give arrays, such as (inputs, targets), a DataLoader, a "
             "dataset, a reader or a source of hotlap.engine.data"
         )
     return _loaded(data, name, recipe, passes, device, tell)
+
+
+def _require_no_pipeline(data: Any, name: str) -> None:
+    """Refuse what the engine cannot read by itself, with the way that works."""
+    package = next((found for found in ("ray", "nvidia.dali") if type(data).__module__.startswith(f"{found}.")), None)
+    if package is not None:
+        batches = "iter_torch_batches()" if package == "ray" else "the pipeline's iterator"
+        raise BadRecipe(
+            f"the {name} split is a {type(data).__name__} of {package}, which the engine does not read by itself; wrap "
+            f"{batches} in an IterableDataset, and give it as Loader(DataLoader(dataset, batch_size=…), rows=…)"
+        )
 
 
 def is_reader(data: object) -> bool:
