@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from hotlap.engine import RMSE, Accuracy, Checkpoints, Cosine, Mean, sharding
+from hotlap.engine import RMSE, Accuracy, Callback, Checkpoints, Cosine, Mean, sharding
 from hotlap.engine.data import Loader
 from hotlap.engine.errors import BadRecipe, EngineError
 from tests.engine.training import Net, Rows, Stream, cut_at, fitted, numbers, outcome, trainer
@@ -47,7 +47,24 @@ def parts(outputs, targets):
     return {"square": (outputs - targets).square().mean(), "absolute": (outputs - targets).abs().mean()}
 
 
+def two_optimizers(parameters, lr):
+    first, *others = parameters
+    return [torch.optim.SGD([first], lr=lr), torch.optim.Adam(others, lr=lr)]
+
+
+class Change(Callback):
+    """Changes the training alike in every process."""
+
+    def step(self, training, record):
+        if training.step == 3:
+            training.scale_learning_rates(0.5)
+            with torch.no_grad():
+                training.model.body[0].bias.zero_()
+
+
 SAME = {
+    "two-optimizers": lambda: {"optimizer": two_optimizers, "clip": 0.5},
+    "changed": lambda: {"callbacks": [Change()], "log_every": 1},
     "plain": dict,
     "shares-of-different-sizes": lambda: {"train": Rows(*numbers(71))},
     "nothing-left-for-one": lambda: {"train": Rows(*numbers(65))},
@@ -76,7 +93,17 @@ SAME = {
 FEW = ("nothing-left-for-one", "accumulated", "metrics")
 
 
-SHARDED = ("plain", "nothing-left-for-one", "streamed", "accumulated", "steps", "averaged", "own-step", "own-score")
+SHARDED = (
+    "two-optimizers",
+    "changed",
+    "nothing-left-for-one",
+    "streamed",
+    "accumulated",
+    "steps",
+    "averaged",
+    "own-step",
+    "own-score",
+)
 
 
 def alike(options, **more):
@@ -227,8 +254,13 @@ def together(folder):
 
 
 def killed(folder):
-    """Rank 1 dies once, in the middle of the second epoch; the launcher starts all processes again."""
-    trace = folder / "killed"
+    """Rank 1 dies once each way, in the middle of the second epoch; the launcher starts all processes again."""
+    found = {way: killed_once(folder, way) for way in ("ddp", "fsdp")}
+    torch.save(found, folder / f"rank-{os.environ['RANK']}.pt")
+
+
+def killed_once(folder, way):
+    trace = folder / f"killed-{way}"
 
     class Dying(Plain):
         calls = 0
@@ -241,9 +273,8 @@ def killed(folder):
                     os.kill(os.getpid(), signal.SIGKILL)
             return super().forward(inputs)
 
-    options = {"distributed": "ddp", "log_every": 1, "checkpoints": Checkpoints(folder / "kept", steps=1)}
-    found = outcome(*fitted(model=Dying, epochs=3, resume="auto", **options))
-    torch.save(found, folder / f"rank-{os.environ['RANK']}.pt")
+    options = {"distributed": way, "log_every": 1, "checkpoints": Checkpoints(folder / way, steps=1)}
+    return joined(*fitted(model=Dying, epochs=3, resume="auto", **options))
 
 
 if __name__ == "__main__":

@@ -163,7 +163,8 @@ def test_one_process_trains_alone_whatever_it_was_told():
 
 
 def test_the_launcher_restarts_a_run_after_a_process_was_killed(tmp_path):
-    first, second = launched("killed", tmp_path, "--max-restarts=1")
-    assert (tmp_path / "killed").exists()
-    same(first, second)
-    close(first, alike({}, epochs=3))
+    first, second = launched("killed", tmp_path, "--max-restarts=2")
+    for way in ("ddp", "fsdp"):
+        assert (tmp_path / f"killed-{way}").exists()
+        same(first[way], second[way])
+        close(first[way], alike({}, epochs=3))
