@@ -155,10 +155,6 @@ class GradientSum:
 
     def __call__(self, losses: Tensor) -> None:
         trained = self._agreed() if self.trained is None else self.trained
-        if self.processes.shards:  # a loss weighs more there, since torch takes the mean of the others' gradients
-            for parameter in trained:
-                if parameter.grad is not None:
-                    parameter.grad /= self.processes.count
         if any(parameter.grad is not None for parameter in self.others):
             raise BadRecipe(
                 "a weight that had no gradient in the first step has one now, which several processes cannot agree on; "

@@ -295,6 +295,10 @@ class Update:
         if self.sum_of_all is not None:
             total = torch.zeros(1, len(self.tally.names), device=self.tally.device) if total is None else total
             self.sum_of_all(total)
+        if self.shards is not None and self.processes is not None:
+            of_all = [held(weight.grad) for weight in self.parameters if is_sharded(weight) and weight.grad is not None]
+            if of_all:
+                torch._foreach_mul_(of_all, float(self.processes.count))  # torch took their mean
         assert total is not None
         return total
 
@@ -334,8 +338,6 @@ class Update:
 
     def _backward_of(self, loss: Tensor, share: float, inputs: list[Tensor] | None, again: bool) -> None:
         """Start the backward pass from the share rather than scale the loss, whose value may still be on its way."""
-        if self.shards is not None and self.processes is not None:
-            share *= self.processes.count  # torch takes the mean of the gradients
         if self.scaler is not None:
             scaled = self.scaler.scale(loss * share if share != 1.0 else loss)
             scaled.backward(inputs=inputs, retain_graph=again)  # type: ignore[no-untyped-call]
