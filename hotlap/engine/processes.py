@@ -109,10 +109,10 @@ class Processes:
             self._for_files = torch_distributed.new_group(backend="gloo")
         return self._for_files
 
-    def gathered(self, value: Found) -> list[Found]:
+    def gathered(self, value: Found, group: Any = None) -> list[Found]:
         """Return what each process has."""
         values: list[Any] = [None] * self.count
-        torch_distributed.all_gather_object(values, value)
+        torch_distributed.all_gather_object(values, value, group=group)
         return values
 
     def spread(self, tensors: Iterable[Tensor]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,13 @@ class ShardedWriter(Writer):
         shards = {name: holder.pop(key) for name, holder, key in list(_sharded(state))}
         try:
             save(shards, checkpoint_id=folder, process_group=self.group)
+            sums = self.processes.gathered(_sums(folder, f"__{self.processes.rank}_*"), self.group)
         except (CheckpointException, OSError, RuntimeError) as error:
             self.failed |= {name: f"no checkpoint could be written to {folder}: {_why(error)}" for name in names}
             return
         if self.processes.is_first:
-            super()._write({**state, "shards": folder.name}, ready, names)
+            both = {name: number for own in sums for name, number in own.items()}
+            super()._write({**state, "shards": folder.name, "sums": both}, ready, names)
             self.folders |= {name: folder.name for name in names if name not in self.failed}
             self._clean()
             return
@@ -75,6 +78,18 @@ class ShardedWriter(Writer):
         for path in self.folder.glob("shards-*"):
             if path.name not in self.folders.values():
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _sums(folder: Path, pattern: str) -> dict[str, int]:
+    """Return a checksum of each file, which torch does not keep."""
+    found = {}
+    for path in folder.glob(pattern):
+        with path.open("rb") as file:
+            number = 0
+            while part := file.read(1 << 22):
+                number = zlib.crc32(part, number)
+        found[path.name] = number
+    return found
 
 
 def _shards_of(path: Path) -> str:
@@ -119,6 +134,9 @@ def _read(state: State, path: Path, model: nn.Module, optimizer: Optimizer) -> S
     folder = path.parent / state["shards"]
     names, owned = dict(model.named_parameters()), _owned(optimizer)
     try:
+        now = _sums(folder, "__*")
+        if changed := [name for name, number in state["sums"].items() if now.get(name) != number]:
+            raise OSError(f"{changed[0]} in it is missing or has changed since it was written")
         metadata: Any = FileSystemReader(folder).read_metadata().state_dict_metadata
         sizes = {key: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
                  for key, entry in metadata.items()}  # fmt: skip

@@ -112,7 +112,17 @@ def test_what_shared_out_weights_cannot_do_is_refused_in_every_process(four):
         assert "the loss is nan at step 1" in broken
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:900])])
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:900])
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut_short, flip_a_bit])
 def test_damaged_shards_are_refused(four, folder, tmp_path, damage):
     kept = tmp_path / "kept"
     shutil.copytree(folder / "resumed-shards", kept)
