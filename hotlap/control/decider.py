@@ -11,37 +11,31 @@ ranks train together, the first decides and the others switch at the same step.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from itertools import repeat
 from typing import Any
 
 from hotlap.control.account import Account
 from hotlap.control.arms import Arm, Arms
-from hotlap.control.findings import Candidate, Findings, LoaderEntries, joined, of_batches, tried_of
+from hotlap.control.findings import Candidate, Findings, LoaderEntries, joined
+from hotlap.control.loader_trials import PATIENCE, QUICKER, LoaderTrials
 from hotlap.control.orders import Course, Orders
 from hotlap.control.ranks import OneRank, Ranks
-from hotlap.control.ratio import Faster, faster
 from hotlap.control.ticks import Ticks
 from hotlap.control.timing import Clock, Marks
-from hotlap.control.trials import CALM, MOST_LATE, PARTS, SETTLES, TOO_DEAR, Trials
+from hotlap.control.trials import MOST_LATE, SETTLES, TOO_DEAR, Trials
 from hotlap.patch.signals import comes_from_outside
 
 WARM = 6  # ticks before the first block: the first ones allocate buffers and tune libraries …
-PATIENCE = 1.0  # … and seconds for these and that block: slow steps must do with fewer
 GAPS = 9  # the latest steps between two epochs: as long as the longest of them is nothing unusual
 ALIKE = 0.5  # of a pause: another at least this long is of the same kind
 CREDIT = 0.3  # seconds that must be left in the account before a trial
 LOST = 0.97  # of the earlier speed: below that, the gain is measured again
 WINDOW_STEPS, WINDOW_SECONDS = 50, 5.0  # of watching, at least
 LIGHTER = 0.7  # of the time a step took when it was decided: gains too small to see then may count now
-QUICKER = 0.9  # of that time: batches may be made another way by now
 LOOKS = 3  # in all, including the first decision
-HELD_UP = 0.5  # of a step, spent caching batches that are ready at once from the next epoch on …
-HELD_UP_STEPS, MOST_HELD_UP = 8, 60.0  # … measured over so many steps, and waited for at most so many seconds
 
 
 class Decider:
@@ -65,10 +59,10 @@ class Decider:
         self.findings = Findings()
         self.orders = Orders(arms, loading, self.findings)
         self.trials = Trials(arms, loading, self.orders, self._ticks, marks, clock, self.account, self.findings)
+        self._batches = LoaderTrials(arms, loading, self.orders, self.trials, clock)
         self.on_decided: Callable[[], None] = lambda: None
         self.on_failed: Callable[[Exception], None] = lambda error: None
         self._course: Course | None = self._whole_course()
-        self._last = 0.0  # when the last step ended, on the host's clock
         self._pause = 0.0  # the longest one due to the program itself
         self._disputed = 0.0  # seconds of a pause at a switch, which was charged to us
         self._paid_back = False  # since then, what was too expensive may be affordable
@@ -113,11 +107,11 @@ class Decider:
     def _tick(self, optimizer: Any) -> None:
         now = self._clock()
         if self.findings.steps == 0:
-            self.findings.began = self._last = now
+            self.findings.began = self.trials.ended = now
             self.account.begin(now)
             self.orders.ranks = self._find_ranks()
         self.findings.steps += 1
-        self.trials.passed, self._last = now - self._last, now
+        self.trials.passed, self.trials.ended = now - self.trials.ended, now
         iterated, self._ticks.iterated_now = self._ticks.iterated_now, False
         if self.trials.usual is not None:
             self._settle_up(self.trials.passed, self.trials.usual, iterated)
@@ -174,8 +168,8 @@ class Decider:
         if self.orders.ranks.follows:
             yield from self.orders.follow()
             return
-        yield from self._load()
-        yield from self._held_up()
+        yield from self._batches.load()
+        yield from self._batches.held_up()
         yield from self._decide(self._candidates)
         yield from self._confirm()
         yield from self._decided()
@@ -190,8 +184,8 @@ class Decider:
         yield from self.trials.settle(SETTLES)
         yield from self.orders.settle_on(arm & self.orders.applied())
         self.findings.on = self.findings.ever_on = self._arms.now
-        yield from self._load()
-        yield from self._held_up()
+        yield from self._batches.load()
+        yield from self._batches.held_up()
         if self._arms.now:
             yield from self.trials.compare(frozenset(), self._arms.now)
         yield from self._decided()
@@ -211,73 +205,6 @@ class Decider:
             yield
             if step and self._clock() - self.findings.began > PATIENCE / 2:
                 return
-
-    def _load(self) -> Course:
-        """Time the loader entries that start at once: without, with, with, without. Switch them off if slower."""
-        without = yield from self.trials.block(until=self.findings.began + PATIENCE)
-        self.findings.after = self.trials.usual = statistics.median(without)
-        yield from self.orders.let_wait(False)
-        yield from repeat(None, CALM)
-        names, began = self._loading.applied(), self.findings.steps
-        if not names:
-            return
-        with_ = yield from self.trials.block(PARTS * 2)
-        if len(without) == PARTS:  # else steps are slow, and another block would cost more than it is worth
-            without += yield from self._own_batches()
-        found = faster(with_, without)
-        kept = found.ratio >= 1.0 if self._loading.has_waited() else found.high >= 1.0
-        yield from self._batches_decided(names, began, without, with_, found, kept, of_batches(found))
-
-    def _held_up(self) -> Course:
-        """Wait while steps mostly cache batches, since nothing else can be measured until that is done."""
-        before, waited, until = self.findings.after, False, self._clock() + MOST_HELD_UP
-        while self._clock() < until:
-            seconds, since = self._loading.seconds_keeping(), self._last
-            yield from repeat(None, HELD_UP_STEPS)
-            if self._loading.seconds_keeping() - seconds < HELD_UP * (self._last - since):
-                break
-            waited = True
-        if waited and before is not None and self._loading.applied():
-            now = statistics.median((yield from self.trials.block()))
-            if now < QUICKER * before:
-                yield from self._load_later(before, now)
-
-    def _load_later(self, before: float, now: float) -> Course:
-        """Measure loader entries that started with an epoch, once all batches were cached. Workers do not come back."""
-        names, began = self._loading.applied(), self.findings.steps
-        without = yield from self._own_batches()
-        if not self._loading.has_waited():
-            found = Faster(ratio=before / now, low=0.0, high=math.inf)
-            why = f"{found.ratio:.2f} times as fast as before all batches were cached"
-            yield from self._batches_decided(names, began, [before], [now], found, True, why)
-            self.findings.by_batches = found.ratio
-            return
-        with_ = yield from self.trials.block(PARTS * 2)
-        without += yield from self._own_batches()
-        found = faster(with_, without)
-        kept = found.ratio >= 1.0
-        yield from self._batches_decided(names, began, without, with_, found, kept, of_batches(found))
-
-    def _own_batches(self) -> Generator[None, None, list[float]]:
-        """Time a block with batches made as the program makes them."""
-        self._loading.wait()
-        yield from self.orders.let_wait(True)
-        yield from repeat(None, CALM)
-        without = yield from self.trials.block()
-        yield from self.orders.let_wait(False)
-        yield from repeat(None, CALM)
-        return without
-
-    def _batches_decided(
-        self, names: Arm, began: int, without: list[float], with_: list[float], found: Faster, kept: bool, why: str
-    ) -> Course:
-        self.trials.record(tried_of(names, self._arms.now, began, without, with_, found, kept, 0.0, why))
-        self.findings.after = self.trials.usual = statistics.median(with_ if kept else without)
-        if kept:
-            self.findings.by_batches = max(1.0, found.ratio) if found.low > 1.0 else 1.0
-        else:
-            yield from self.orders.switch_batches_off()
-            yield from repeat(None, CALM)
 
     def _decide(self, candidates: list[Candidate]) -> Course:
         """Find the candidates that gain on top of what is on, and leave those on. Those that take long to start come
@@ -375,7 +302,7 @@ class Decider:
                 decided = self.findings.after
             elif seconds < QUICKER * decided and self._loading.applied():
                 looks += 1
-                yield from self._load_later(decided, seconds)
+                yield from self._batches.load_later(decided, seconds)
                 if seconds < LIGHTER * decided:
                     yield from self._decide(self._left_out())
                 decided = self.findings.after

@@ -51,10 +51,11 @@ class Trials:
     ) -> None:
         self._arms, self._loading, self._orders = arms, loading, orders
         self._ticks, self._marks, self._clock = ticks, marks, clock
-        self._account, self._findings = account, findings
+        self._account, self.findings = account, findings
         self.on_tried: Callable[[BlockTrial], None] = lambda tried: None
         self.usual: float | None = None  # seconds per step, without what is being tried
-        self.passed = 0.0  # seconds that the last step took, on the host's clock
+        self.passed = 0.0  # seconds that the last step took, on the host's clock …
+        self.ended = 0.0  # … and when it ended
         self.settling = False  # entries were switched on just now
 
     def compare(self, base: Arm, arm: Arm, is_proven: bool = False) -> Generator[None, None, tuple[bool, Arm]]:
@@ -62,7 +63,7 @@ class Trials:
 
         What an earlier trial of this run has proven also stays on if the budget ends this one.
         """
-        home, began, before = self._arms.now, self._findings.steps, self._findings.by_steps
+        home, began, before = self._arms.now, self.findings.steps, self.findings.by_steps
         found: Faster | None = None
         without: list[float] = []
         with_: list[float] = []
@@ -81,7 +82,7 @@ class Trials:
                     break
         except AccountEmpty:
             why, found, self.settling = TOO_DEAR, None, False
-            self._findings.ever_on |= self._orders.applied()
+            self.findings.ever_on |= self._orders.applied()
         cost = self._account.close()
         gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
         if found is None and why == TOO_DEAR:
@@ -93,10 +94,10 @@ class Trials:
             yield from self._orders.switch(stays)
             yield from self.settle()
         self._arms.let_go()
-        self._findings.on = self._arms.now
+        self.findings.on = self._arms.now
         if found is not None:
-            self._findings.after = self.usual = statistics.median(with_ if gains else without)
-            self._findings.by_steps = times_as_fast(before, found, arm == home, gains, not base)
+            self.findings.after = self.usual = statistics.median(with_ if gains else without)
+            self.findings.by_steps = times_as_fast(before, found, arm == home, gains, not base)
         elif not stays:
             self._is_plain_again(before)
         names = arm - base
@@ -106,12 +107,12 @@ class Trials:
 
     def _is_plain_again(self, before: float) -> None:
         """Reset the gain: all is off, and the time of a step without it was not measured this time."""
-        self._findings.by_steps = 1.0
-        if self._findings.after is not None:
-            self._findings.after = self.usual = self._findings.after * before
+        self.findings.by_steps = 1.0
+        if self.findings.after is not None:
+            self.findings.after = self.usual = self.findings.after * before
 
     def record(self, tried: BlockTrial) -> None:
-        self._findings.tried.append(tried)
+        self.findings.tried.append(tried)
         self.on_tried(tried)
 
     def _turns(self, base: Arm, arm: Arm, home: Arm) -> Generator[None, None, Turns]:
@@ -129,7 +130,7 @@ class Trials:
                 arm, is_new = self._arms.now, False
             if arm == base:
                 break
-            self._findings.ever_on |= self._arms.now
+            self.findings.ever_on |= self._arms.now
             seconds = statistics.fmean((yield from self.block(PARTS_OF_A_TURN)))
             (with_ if is_with else without).append(seconds)
             if wanted == home:

@@ -109,9 +109,8 @@ class Agent(AgentState):
     def _calling(self, module: Any, args: Any, kwargs: Any) -> tuple[bool, int]:
         if not module.training and not self.torch.is_grad_enabled():
             return True, 0
-        if self.loaders.seen or self._is_sequence_first(module):
-            return False, 0
-        return False, batch_size_of([*args, *kwargs.values()])
+        known = self.loaders.seen or self._is_sequence_first(module)
+        return False, 0 if known else batch_size_of([*args, *kwargs.values()])
 
     def _after_step(self) -> None:
         """Run after the optimizer step that was waited for: switch the sampling, read the tape, or both."""
@@ -246,8 +245,7 @@ class Agent(AgentState):
             self._begin_timing(boundary)
 
     def _make_do(self) -> None:
-        """Use the warm-up as the window, because nothing else was measured."""
-        self.tally.make_do_with_warmup()
+        self.tally.make_do_with_warmup()  # nothing else was measured
         self.tally.end(self.loaders.counts(), self.story.spans)
 
     def _watch_tensors(self, opened: Ledger) -> Ledger:
@@ -343,8 +341,8 @@ class Agent(AgentState):
             self._done()
 
     def _looked_at_lines(self) -> None:
-        long_enough = self._in_state(LINES_SECONDS) and self.tally.look_steps >= LINES_STEPS
-        if not long_enough and not self._in_state(4 * LINES_SECONDS) and not self._out_of_time():
+        is_long = self._in_state(LINES_SECONDS) and self.tally.look_steps >= LINES_STEPS
+        if not (is_long or self._in_state(4 * LINES_SECONDS) or self._out_of_time()):
             return
         self.look.stop()
         self._unwatch_tensors()
@@ -363,8 +361,6 @@ class Agent(AgentState):
         self._leave()
         if self.stopper is not None:
             self.stopper.decide()
-
-    # Messages
 
     def process_ends(self) -> None:
         """Write what was observed so far if the program ends before the observer is done."""
