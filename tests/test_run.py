@@ -185,7 +185,7 @@ def test_reports_a_program_that_does_not_train_in_one_line(text, tmp_path):
     ran = run([sys.executable, "counts.py"], tmp_path, "--plan", "fast")
 
     assert (ran.code, ran.stdout) == (0, "2.0\n")
-    assert ran.stderr == "hotlap: no optimizer step was seen, so it is not known what was applied\n"
+    assert ran.stderr == "hotlap: no training step was seen, so nothing was made faster\n"
 
 
 def test_quiet_does_not_report_a_program_that_does_not_train(tmp_path):

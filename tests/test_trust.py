@@ -47,7 +47,7 @@ def root(project) -> Path:
 
 
 def hotlap_lines(ran: Ran) -> list[str]:
-    return [line for line in ran.stderr.splitlines() if "no optimizer step was seen" not in line]
+    return [line for line in ran.stderr.splitlines() if "no training step was seen" not in line]
 
 
 # Where a run is saved

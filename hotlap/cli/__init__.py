@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 import traceback
+from typing import NoReturn
 
 import click
 
@@ -13,7 +15,7 @@ from hotlap.cli import usage
 from hotlap.cli.lazy import LazyGroup
 from hotlap.cli.say import say
 from hotlap.cli.verbs import GROUPS
-from hotlap.errors import INTERNAL_ERROR, INTERRUPTED, HotlapError
+from hotlap.errors import INTERNAL_ERROR, INTERRUPTED, HotlapError, RunFolderUnwritable
 
 
 @click.group(
@@ -49,10 +51,19 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            _take_the_blame()
+        say(f"cannot write the output ({error.strerror})")
+        sys.exit(RunFolderUnwritable.exit_code)
     except Exception:  # noqa: BLE001 the last line of defence: take the blame
-        traceback.print_exc()
-        say("this is a bug in hotlap, not in your program; please report it with the lines above")
-        sys.exit(INTERNAL_ERROR)
+        _take_the_blame()
+
+
+def _take_the_blame() -> NoReturn:
+    traceback.print_exc()
+    say("this is a bug in hotlap, not in your program; please report it with the lines above")
+    sys.exit(INTERNAL_ERROR)
 
 
 def _replace_closed_streams() -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from hotlap import store
 from hotlap.cli.live import StatusLine
+from hotlap.cli.overwriting import JSON, MARKDOWN, spare_others
 from hotlap.cli.packages import need_scipy
 from hotlap.cli.say import note
 from hotlap.cli.values import seconds, share
@@ -86,6 +87,8 @@ def compare(
     BASE and NEW are two saved runs, two commands, or two git revisions on which COMMAND is run; commands are run
     alternately, for some steps each.
     """
+    spare_others(json_file, *JSON)
+    spare_others(markdown_file, *MARKDOWN)
     options = speeds.Options(max_slowdown=max_slowdown, budget_seconds=budget, steps=steps, run_dir=run_dir)
     need_scipy("hotlap compare")
     with _Line(quiet) as say:

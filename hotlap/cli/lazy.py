@@ -57,6 +57,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def _suggestion(self, args: list[str]) -> str:
+        if args[0] == "help":
+            return f"type hotlap {' '.join([*args[1:2], '--help'])}"
         if args[0].endswith(".py"):
             return f"put a verb and python in front of a script: hotlap run python {' '.join(args)}"
         if shutil.which(args[0]):

@@ -12,6 +12,7 @@ from rich.console import Console
 from hotlap import report
 from hotlap.cli.completion import commands
 from hotlap.cli.live import LiveLine
+from hotlap.cli.overwriting import JSON, MARKDOWN, spare_others
 from hotlap.cli.say import note, say
 from hotlap.errors import HotlapError
 from hotlap.process.in_front import die_by
@@ -62,6 +63,8 @@ def profile(
     COMMAND is what you would type without hotlap: python train.py --lr 0.1, python -m pkg, torchrun …,
     accelerate launch …. Its output is unchanged; the report goes to stderr and is saved in the project's state folder.
     """
+    spare_others(json_file, *JSON)
+    spare_others(markdown_file, *MARKDOWN)
     options = workflow.ProfileOptions(
         command=command,
         steps=steps,

@@ -13,6 +13,7 @@ from rich.console import Console
 from hotlap import report as drawing
 from hotlap import store
 from hotlap.cli import completion
+from hotlap.cli.overwriting import spare_others
 from hotlap.errors import HotlapError, RecordUnreadable, RunFolderUnwritable, RunNotFound
 from hotlap.patch.entry import DECISIONS, OUTCOMES
 from hotlap.records import private
@@ -79,6 +80,8 @@ def report(
     """
     formats = [name for name, wanted in ((HTML, as_html), (MARKDOWN, as_markdown), (JSON, as_json)) if wanted]
     form = _format(formats, output, open_it)
+    if output is not None and output != STDOUT:
+        spare_others(output, *(suffix for suffix, made in SUFFIXES.items() if made == form))
     loaded = records(store.find(run, run_dir))
     if form == TERMINAL:
         draw(loaded)

@@ -174,7 +174,8 @@ def _metric(text: str | None, higher_is_better: bool) -> Metric | None:
         except re.error as error:
             raise click.BadParameter(f"not a regular expression ({error}): {text}", param_hint="--metric") from error
         if groups == 0:
-            example = f"'{text.rstrip(' :=')}{VALUE}'"
+            word = re.match(r"[\w /-]*", text)[0].rstrip() or "loss"  # type: ignore[index]
+            example = f"'{word}{VALUE}'"
             raise click.BadParameter(f"put the value in a group, as in --metric {example}", param_hint="--metric")
     if not name:
         raise click.BadParameter("name a TensorBoard tag, such as tb:val/acc", param_hint="--metric")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -212,6 +213,8 @@ class AppliedPlan:
             is_over=True,
             ever_on=on,
             at_once=True,
+            command=tuple(sys.orig_argv),
+            machine=f"{hardware(self.torch)}, torch {self.torch.__version__}",
         )
 
     def _save(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -230,6 +231,8 @@ class Wiring:
             spent=self._deciding.account.spent,
             is_over=findings.is_over and not self._deciding.is_waiting,
             ever_on=tuple(sorted(self._ever_on)),
+            command=tuple(sys.orig_argv),
+            machine=f"{self._hardware}, torch {self._torch.__version__}" if self._hardware else "",
         )
 
     def line(self, is_end: bool = False) -> str:

@@ -88,6 +88,7 @@ def rest(step: Step) -> Iterator[Finding]:
     if step.share(REST) < REST_SHARE or not step.worth_saying(cost):
         return
     holds = [] if step.observation.models else ["the forward pass (no module was seen)"]
+    holds += ["the forward pass of modules that are not trained"] if step.observation.models else []
     holds += [] if step.observation.loaders else ["the making of batches (no DataLoader was seen)"]
     inside = f"; this includes {listed(holds)}" if holds else ""
     line = f"; {number(hot.ms_per_step)} ms of it on the line shown" if hot else ""
@@ -104,7 +105,7 @@ def rest(step: Step) -> Iterator[Finding]:
 def _rest_advice(line_known: bool) -> str:
     moves = "move the work out of the loop, do it only every N steps, or do it on the device"
     if line_known:
-        return f"look at this line: {moves}"
+        return f"look at this line: if it is not the model, {moves}"
     return "mark sections with hotlap.span(...) and profile again, then " + moves
 
 

@@ -100,13 +100,12 @@ class Step:
         return max(1.0, self.total / max(self.total - cost, self.total * LEAST_REMAINDER))
 
     def ceiling_ratio(self) -> float | None:
-        """Return how many times as many samples per second one cached batch gives, evaluation not counted."""
+        """Return how many times as many samples per second one cached batch gives; neither counts an evaluation."""
         ceiling, seen = self.observation.ceiling, self.observation
         if ceiling is None or not self.measured:
             return None
-        training = seen.mean_step_ms / self.total
         if _positive(ceiling.samples_per_second) and _positive(seen.samples_per_second):
-            return float(ceiling.samples_per_second or 0) / (float(seen.samples_per_second or 1) * training)
+            return float(ceiling.samples_per_second or 0) / float(seen.samples_per_second or 1)
         mean = sum(ceiling.step_ms) / len(ceiling.step_ms) if ceiling.step_ms else None
         return self.total / mean if mean is not None and _positive(mean) else None
 

@@ -213,4 +213,4 @@ def _last_words(session: Session) -> None:
         if problems:
             say(f"{problems[-1]}; nothing was applied")
         elif not any(folder.glob(f"{OUTCOMES}-*.json")):
-            say("no optimizer step was seen, so it is not known what was applied")
+            say("no training step was seen, so nothing was made faster")

@@ -40,6 +40,8 @@ class Decisions:
     is_over: bool  # everything that can be tried was tried
     ever_on: tuple[str, ...] = ()  # what was on for at least some of the steps
     at_once: bool = False  # everything was on from the start, and nothing was decided
+    command: tuple[str, ...] = ()  # of the process
+    machine: str = ""  # its cores or GPUs, and its torch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,7 +65,7 @@ def test_the_arm_run_is_the_naive_script_under_hotlap_run(stage, bench):
 def test_the_arm_run_records_the_lines_of_hotlap(stage, bench):
     stage.play(sun__naive={"complaint": "hotlap: applied: something (here)"})
     (run,) = bench(workloads=("sun",), arms=("run",), seeds=1).runs
-    nothing = "hotlap: no optimizer step was seen, so it is not known what was applied"
+    nothing = "hotlap: no training step was seen, so nothing was made faster"
     assert run.said == ("hotlap: applied: something (here)", nothing)
 
 

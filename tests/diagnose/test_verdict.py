@@ -1,5 +1,7 @@
 """The verdict names what limits a step, and its sentence gives the figures."""
 
+from dataclasses import replace
+
 import pytest
 
 from hotlap.diagnose import diagnose
@@ -185,8 +187,9 @@ class TestCeiling:
         assert "2.5× as many samples" in diagnose(seen).sentence
 
     def test_an_evaluation_inside_the_window_is_not_counted_as_gain_of_the_ceiling(self):
-        # Half of the window is evaluation, so samples per second are half of those of training.
         seen = observation(20.0, shares={"evaluation": 0.5, "forward": 0.3, "data": 0.2}, ceiling=ceiling(1.0, 10.0))
+        assert seen.samples_per_second is not None
+        seen = replace(seen, samples_per_second=2 * seen.samples_per_second)  # they are counted without the evaluation
         found = diagnose(seen)
         assert found.verdict != "input-bound"
         assert "no faster (1.00×)" in found.sentence

@@ -35,6 +35,7 @@ TRIALS = tuple(
 DECIDED = Decisions(
     schema=1, pid=7, on=("resident-data", "gc-pauses"), tried=TRIALS, after=0.002, ratio=3.5, remembered=False,
     is_main=True, steps=900, seconds=4.2, spent=0.09, is_over=True,
+    command=("/usr/bin/python", "train.py", "--lr", "0.1"), machine="2 cores, x86_64, torch 2.13.0",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def figures(observation: Observation) -> Iterator[str]:
         yield "no step measured"
     else:
         low, high = quantile(observation.step_ms, 0.1), quantile(observation.step_ms, 0.9)
-        yield f"step {number(median)} ms (p10–p90 {number(low)}–{number(high)}, n={len(observation.step_ms)})"
+        yield f"median step {number(median)} ms (p10–p90 {number(low)}–{number(high)}, n={len(observation.step_ms)})"
     if _is_rate(observation.samples_per_second):
         yield f"{number(observation.samples_per_second)} samples/s"
     ceiling = observation.ceiling.samples_per_second if observation.ceiling else None
@@ -33,12 +33,12 @@ def _busy_share(observation: Observation) -> float:
 
 
 def _ratio(ceiling: float | None, observation: Observation) -> str:
-    rate, share = observation.samples_per_second, _training_share(observation)
-    return f" ({times(ceiling * share / rate)})" if ceiling and rate and _is_rate(rate) and share > 0 else ""
+    rate = observation.samples_per_second
+    return f" ({times(ceiling / rate)})" if ceiling and rate and _is_rate(rate) else ""
 
 
 def _training_share(observation: Observation) -> float:
-    """Return the share without evaluation, which the profile and the ceiling, measured after the window, lack."""
+    """Return the share without evaluation, which the profile, measured after the window, lacks."""
     return 1.0 - min(max(observation.shares.get(EVALUATION, 0.0), 0.0), 1.0)
 
 

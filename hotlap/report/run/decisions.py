@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -34,6 +36,12 @@ def headline(decisions: Decisions) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def about(decisions: Decisions) -> str:
+    """Return what was run, and where."""
+    command = shlex.join([Path(word).name if number == 0 else word for number, word in enumerate(decisions.command)])
+    return " · ".join(filter(None, (command, decisions.machine)))
 
 
 def account(decisions: Decisions) -> str:
@@ -74,7 +82,8 @@ def terminal(decisions: Decisions, outcomes: Sequence[Outcome], console: Console
 
 def _draw(decisions: Decisions, outcomes: Sequence[Outcome], console: Console) -> None:
     show(console, Text(headline(decisions), "bold green" if decisions.on else "bold"))
-    show(console, Text(account(decisions), "dim"))
+    for line in filter(None, (account(decisions), about(decisions))):
+        show(console, Text(line, "dim"))
     for shown in (tried(decisions), outcome_table(outcomes)):
         if shown.rows:
             console.print()
@@ -100,17 +109,19 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def markdown(decisions: Decisions, outcomes: Sequence[Outcome]) -> str:
+    where = [f"`{about(decisions)}`", ""] if about(decisions) else []
     head = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"] if decisions.tried else []
     body = [f"| {' | '.join(row)} |" for row in rows(decisions)]
     listed = [f"- {outcome.name}: {outcome.status} ({visible(outcome.why)})" for outcome in outcomes]
-    return "\n".join([headline(decisions), "", account(decisions), "", *head, *body, "", *listed, ""])
+    return "\n".join([headline(decisions), "", account(decisions), "", *where, *head, *body, "", *listed, ""])
 
 
 def html(decisions: Decisions, outcomes: Sequence[Outcome], run: str) -> str:
     trials, results = tried(decisions), outcome_table(outcomes)
     body = [
         f"<h1>{text(headline(decisions))}</h1>",
-        paragraph(account(decisions), "lead"),
+        paragraph(about(decisions), "lead"),
+        paragraph(account(decisions)),
         section(trials.title, table(trials, caption=False) or paragraph("Nothing: the training ended first.")),
         section(results.title, table(results, caption=False)),
     ]

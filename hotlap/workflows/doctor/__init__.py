@@ -79,8 +79,10 @@ def _asked(python: str) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return {"unusable": f"it did not answer within {PATIENCE:.0f} s"}
-    except (OSError, ValueError, IndexError) as error:
-        return {"unusable": str(error)}
+    except OSError as error:
+        return {"unusable": error.strerror or str(error)}
+    except (ValueError, IndexError):
+        return {"unusable": "it does not answer as Python does"}
     return answer
 
 

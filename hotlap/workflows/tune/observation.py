@@ -68,7 +68,7 @@ def observed(
 
 
 def _start_over(run: store.Run) -> str:
-    return f"nothing was tried yet; start over: hotlap tune --resume {run.id}"
+    return f"nothing was tried yet; continue: hotlap tune --resume {run.id}"
 
 
 def forget_request(run: store.Run) -> None:
