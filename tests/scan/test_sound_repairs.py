@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from hotlap.analysis.edits.soundness import flaws
 from hotlap.scanning import FindingFilter, repair_text
+from tests.scan.command import scan
 
 IMPORTS = """\
 import time
@@ -533,3 +536,47 @@ def test_a_check_that_only_tells_is_made_every_hundredth_batch(check, after):
 def test_a_check_that_the_training_depends_on_stays(check):
     text = IMPORTS + CHECKED.replace("CHECK", check)
     assert fixed(text, "H202") == text
+
+
+def test_a_script_without_a_gpu_pins_nothing_because_another_takes_its_model():
+    """Two examples that use a GPU import the digits of one that does not."""
+    found = scan(str(Path(__file__).parents[2] / "examples"), "--select", "D104")[1]
+    assert "engine_images.py" in found
+    assert "examples/digits.py" not in found
+
+
+ROWS = """
+
+def train(model, x, optimizer):
+    for epoch in range(3):
+        for i in range(0, len(x), 8):
+            loss = model(x[i : i + 8]).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            writer.add_scalar("loss", loss)
+"""
+
+
+def test_every_hundredth_batch_is_not_every_hundredth_row():
+    repaired = fixed(IMPORTS + ROWS, "H205")
+    assert "i % 100" not in repaired
+    assert "for step, i in enumerate(range(0, len(x), 8)):" in repaired
+    assert "if step % 100 == 0:" in repaired
+
+
+ACCUMULATED = """
+
+def train(model, x, optimizer):
+    for i in range(512):
+        model(x[i]).sum().backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("turns", "is_lost"), [(512, False), (513, True)])
+def test_no_batch_is_lost_where_their_number_divides(tmp_path, turns, is_lost):
+    (tmp_path / "train.py").write_text(IMPORTS + ACCUMULATED.replace("512", str(turns)))
+    assert ("H208" in scan(str(tmp_path), "--select", "H208")[1]) is is_lost

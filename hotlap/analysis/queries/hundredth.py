@@ -42,7 +42,7 @@ def _counter(loop: ast.For) -> str | None:
         if name == "enumerate" and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
             return target.elts[0].id
         if name in ("range", "trange") and isinstance(target, ast.Name):
-            return target.id
+            return target.id if len(call.args) < 3 else None  # steps over rows count no turns
         if not call.args:
             return None
         call = call.args[0]

@@ -93,6 +93,12 @@ class Programs:
         """Return whether any file that may run together with this one uses a feature."""
         return any(feature in self.project.files[near].uses for near in self.family(path))
 
+    def own_mentions(self, path: str, feature: str) -> bool:
+        """Return whether a script or what it imports uses a feature; of a library file, whoever may run with it."""
+        if features.SCRIPT not in self.project.files[path].uses:
+            return self.mentions(path, feature)
+        return any(feature in self.project.files[near].uses for near in _reached([path], self.imports))
+
     @cached_property
     def anchors(self) -> dict[str, Anchor]:
         """The first place in each file that trains."""

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import counts
 from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability
@@ -20,6 +21,8 @@ def find(code: Code) -> Iterator[Found]:
         loop = next(code.loops(node), None)
         if not isinstance(loop, ast.For) or not code.is_batch_loop(loop) or node not in loop.body:
             continue
+        if _divides(code, node.test, loop):
+            continue
         if _is_every_nth(node.test) and _steps(code, node, loop) and not _finished_later(code, loop):
             yield _found(code, node, loop)
 
@@ -32,6 +35,14 @@ def _is_every_nth(test: ast.expr) -> bool:
         right = test.comparators[0]
         return _is_modulo(test.left) and isinstance(right, ast.Constant) and right.value == 0
     return False
+
+
+def _divides(code: Code, test: ast.expr, loop: ast.For) -> bool:
+    """Tell whether the number of turns is known to be a multiple of the batches that are added up."""
+    turns = counts.turns(code, loop)
+    operations = [node for node in walk(test) if isinstance(node, ast.BinOp)]
+    every = next((counts.number(code, node.right) for node in operations if isinstance(node.op, ast.Mod)), None)
+    return turns is not None and every is not None and every > 0 and turns % every == 0
 
 
 def _is_modulo(node: ast.expr) -> bool:

@@ -18,7 +18,7 @@ WORDS = ("oader(", "DataLoader", "num_workers")
 
 def find(code: Code) -> Iterator[Found]:
     here = MOVES in code.project.files[code.path].uses
-    if not (here or code.project_uses(MOVES)) or not programs.of(code).mentions(code.path, ACCELERATED):
+    if not (here or code.project_uses(MOVES)) or not programs.of(code).own_mentions(code.path, ACCELERATED):
         return
     for loader in loaders.loaders(code):
         left = is_left_at(code, loader.settings.get("pin_memory"), False)
