@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import threading
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
+
+from hotlap.machine import cores_of_a_rank
 
 WORD = 8
 LONG = 4 << 10  # bytes; zlib is faster on less
 PIECE = 1 << 20  # bytes per checksum
+PIECES_EACH = 64  # for each thread, at least
+MOST_THREADS = 8  # more would wait for the memory
 WRITABLE = 0x200  # PyBUF_WRITE
 
 # Not an array type of ctypes: there would be one for each size, and a type is a cycle that the program's gc.collect()
@@ -70,6 +76,32 @@ def checksum(piece: Any, begun: int = 0) -> int:
     products = _products()
     numpy.multiply(numpy.frombuffer(piece, numpy.uint64, words), factors()[:words], out=products[:words])
     return zlib.crc32(piece[words * WORD :], begun) ^ int(numpy.add.reduce(products[:words]))
+
+
+def checksums(pieces: Sequence[Any], whole: Any) -> list[int]:
+    """Return the checksum of each piece of `whole`, computed on several cores if there is much of it."""
+    threads = min(len(pieces) // PIECES_EACH, MOST_THREADS)
+    threads = min(threads, cores_of_a_rank()) if threads > 1 else 1
+    if threads < 2:
+        return list(map(checksum, pieces))
+    factors()
+    sums: list[list[int]] = [[] for _ in range(threads)]
+    locks = [_thread.allocate_lock() for _ in range(1, threads)]
+    for number, lock in enumerate(locks, 1):
+        lock.acquire()
+        # The program's threading.enumerate() does not list it, and it keeps the memory alive if we are interrupted
+        _thread.start_new_thread(_sum_share, (pieces[number::threads], sums[number], lock, whole))
+    sums[0] += map(checksum, pieces[::threads])
+    for lock in locks:
+        lock.acquire()
+    return [sums[number % threads][number // threads] for number in range(len(pieces))]
+
+
+def _sum_share(pieces: Sequence[Any], sums: list[int], done: Any, whole: Any) -> None:
+    try:
+        sums += map(checksum, pieces)
+    finally:
+        done.release()
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ from operator import is_
 from types import MethodType
 from typing import Any
 
-from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host
+from hotlap.loading.bits import PIECE, bytes_of, checksums, on_host
 from hotlap.loading.groups import Elements, Group, holds_objects, version_of
 from hotlap.loading.memory_maps import SharedRanges
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, same_atom
@@ -65,13 +65,16 @@ class Contents:
         """Measure the size of everything, and how long comparing all of it takes."""
         self._seen.clear()
         self.bytes = sum(part.bytes for part in self.parts)
-        self.seconds = float("inf")
+        long = [part for part in self.parts if isinstance(part, Memory) and part.seconds > LONG]
+        others = [part for part in self.parts if not (isinstance(part, Memory) and part.seconds > LONG)]
+        seconds = float("inf")
         for _ in range(3):  # the first run has cold caches, and other load only adds time
             began = time.perf_counter()
-            self.differ()
-            self.seconds = min(self.seconds, time.perf_counter() - began)
-            if self.seconds > LONG:
-                return
+            self.moved() or any(part.differs() for part in others)
+            seconds = min(seconds, time.perf_counter() - began)
+            if seconds > LONG:
+                break
+        self.seconds = seconds + sum(part.seconds for part in long)  # which were read just now
 
     def compare_always(self, parts: list[Part], seconds: float) -> list[Part]:
         """Compare the smallest parts before every batch, as many as fit in the seconds; return the others."""
@@ -251,10 +254,13 @@ class Memory:
 
     def __init__(self, find: Callable[[], Any], of: int = 0) -> None:
         self.find, self.of = find, of
-        self._form = form_of(find())
-        pieces = self._pieces(find())
+        array = find()  # held while its memory is read
+        self._form = form_of(array)
+        pieces = self._pieces(array)
         self.bytes = sum(map(len, pieces))
-        self._sums = [checksum(piece) for piece in pieces]
+        began = time.perf_counter()
+        self._sums = checksums(pieces, array)
+        self.seconds = time.perf_counter() - began
 
     def rows(self, total: int) -> RowSums | None:
         return ArrayRows(self.find) if ArrayRows.suits(self.find(), total) else None
@@ -273,7 +279,7 @@ class Memory:
     def differs(self) -> bool:
         """Return whether the contents differ; call it only if `has_moved` is false."""
         array = self.find()  # held while its memory is read
-        return list(map(checksum, self._pieces(array))) != self._sums
+        return checksums(self._pieces(array), array) != self._sums
 
 
 def _pieces_of_image(image: Any) -> list[Any]:

@@ -129,7 +129,9 @@ def _gradients(torch: Any, outputs: list[Any], parameters: list[Any]) -> list[An
         .to(output.dtype)
         for output in outputs
     ]
-    return list(unwrap(torch.autograd.grad)(outputs, parameters, weights, allow_unused=True))
+    from hotlap.kernels.gradients import gradients_of  # which imports torch
+
+    return list(gradients_of(outputs, parameters, weights, allow_unused=True))
 
 
 def _copied(torch: Any, structure: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import unwrap
 from typing import Any
 
 from hotlap.catalog.cuda_graphs.assumptions import Assumptions, Snapshot, Traces
@@ -20,6 +19,7 @@ from hotlap.catalog.cuda_graphs.rounding import difference, largest, near
 from hotlap.catalog.cuda_graphs.rules import Differs
 from hotlap.catalog.cuda_graphs.twins import Twins
 from hotlap.catalog.fused_optimizer.proof import is_due
+from hotlap.kernels.gradients import gradients_of
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 from hotlap.runtime.other_threads import why_not_alone
@@ -65,7 +65,6 @@ class GraphedRoot:
         self._turn: Any = lambda: None
         self._given: Any = lambda: None  # the output of this turn, if there is only one
         self._replays, self._is_roomy = 0, True  # whether there is memory to compute a batch both ways
-        self._grad = unwrap(torch.autograd.grad)  # bypasses hotlap's seam: this is no step of the user's
         snapshot = Snapshot(torch, recorder, module)
         try:
             self._record(module, forward)
@@ -176,7 +175,7 @@ class GraphedRoot:
 
     def _backward_of(self, outputs: list[Any], parameters: list[Any], upstream: list[Any], retain: bool) -> list[Any]:
         leaves = [*parameters, *self._inputs.sources]
-        found = self._grad(outputs, leaves, upstream, retain_graph=retain, allow_unused=True)
+        found = gradients_of(outputs, leaves, upstream, retain_graph=retain, allow_unused=True)
         if any(gradient is not None and gradient.layout is not self._torch.strided for gradient in found):
             raise EntryDeclined("gradients are sparse")
         return self._apart(found, upstream)

@@ -19,6 +19,7 @@ from hotlap.catalog.cuda_graphs.inputs import Inputs, kinds_of
 from hotlap.catalog.cuda_graphs.parts import Whole
 from hotlap.catalog.cuda_graphs.recorder import Recording
 from hotlap.catalog.cuda_graphs.rounding import near
+from hotlap.kernels.gradients import gradients_of
 from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
@@ -119,7 +120,6 @@ class RecordedLoss:
         graphs = losses.graphs
         self._torch, self._recorder, self._root = graphs.torch, graphs.recorder, root
         self.name, self._function = name, function
-        self._grad = unwrap(self._torch.autograd.grad)
         self._inputs = Inputs(self._torch, self._recorder.device_type, args[1:], kwargs)
         self._casts = root.casts()  # a matching call has the same
         self._recording = self._record()
@@ -154,7 +154,7 @@ class RecordedLoss:
                 loss = self._function(output, *rest, **named)
             if loss.dim() or not loss.requires_grad:
                 raise EntryDeclined("it is not a single number that depends on the output")
-            (gradient,) = self._grad([loss], [output])
+            (gradient,) = gradients_of([loss], [output], [self._torch.ones_like(loss)])
         self._root.upstream.copy_(gradient)
         return loss.detach()
 
@@ -171,7 +171,7 @@ class RecordedLoss:
         with self._torch.enable_grad(), self._root.casting(*self._casts):
             output = args[0].detach().requires_grad_()
             loss = self._function(output, *args[1:], **kwargs)
-        return self._grad([loss], [output], [upstream])[0]
+        return gradients_of([loss], [output], [upstream])[0]
 
     def _autograd_function(self, losses: Losses) -> Any:
         torch, recorded = self._torch, self

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from inspect import unwrap
 from typing import Any
 
 from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot, Turn
 from hotlap.catalog.cuda_graphs.recorder import Recorder
 from hotlap.catalog.cuda_graphs.rounding import near
+from hotlap.kernels.gradients import gradients_of
 from hotlap.runtime.decline import EntryDeclined
 
 PLAIN = (bool, int, float, str, type(None))
@@ -53,7 +53,7 @@ class RecordedFunction:
         self, shared: SharedMemory, root: GraphedRoot, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._shared, self._torch, self._recorder = shared, shared.torch, shared.recorder
-        self._tree, self._grad = shared.torch.utils._pytree, unwrap(shared.torch.autograd.grad)
+        self._tree = shared.torch.utils._pytree
         self._root, self._work = root, function
         leaves, self._shape = self._tree.tree_flatten((args, kwargs))
         tensors = [(n, leaf) for n, leaf in enumerate(leaves) if isinstance(leaf, self._torch.Tensor)]
@@ -153,7 +153,7 @@ class RecordedFunction:
     def _backward(self, outputs: list[Any]) -> list[Any]:
         sources = [self._given[n] for n in self._trained]
         trained = [outputs[n] for n in self._differentiable]
-        found = self._grad(trained, sources, list(self._upstream.values()), allow_unused=True)
+        found = gradients_of(trained, sources, list(self._upstream.values()), allow_unused=True)
         self._given = {}
         return [
             None if gradient is None else self._shared.gradient(n, self._held[n]).copy_(gradient)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hotlap.kernels.gradients import gradients_of
 from hotlap.kernels.norms.launches import MOMENTS, SUMS, PassArguments, Plan
 
 OF_ACTIVATION = {"none": lambda x: x, "relu": functional.relu, "silu": functional.silu}
@@ -90,5 +91,5 @@ def _by_torch(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, g
     y = OF_ACTIVATION[ctx.plan.shape.activation](y)
     needs = ctx.needs_input_grad[-3:]
     needed: Any = [tensor for tensor, is_needed in zip((x, weight, bias), needs, strict=True) if is_needed]
-    found = iter(torch.autograd.grad(y, needed, g, create_graph=True))
+    found = iter(gradients_of([y], needed, [g], create_graph=True))
     return [next(found) if is_needed else None for is_needed in needs]

@@ -8,11 +8,12 @@ says nothing about a kernel. The program's random numbers are not touched.
 from __future__ import annotations
 
 import copy
-from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from hotlap.kernels.gradients import gradients_of
 
 if TYPE_CHECKING:
     from hotlap.kernels.recurrent.key import Key
@@ -66,5 +67,4 @@ def in_float64(key: Key, layer: Any, x: Tensor, dy: Tensor) -> list[Tensor]:
 def _with_gradients(key: Key, layer: Any, y: Tensor, dy: Tensor) -> list[Tensor]:
     if not key.backward:
         return [y]
-    gradients = unwrap(torch.autograd.grad)  # whoever watches the program's backward passes must not see this
-    return [y, *gradients(y, list(layer.parameters()), dy)]
+    return [y, *gradients_of([y], list(layer.parameters()), [dy])]
