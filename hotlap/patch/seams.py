@@ -6,6 +6,7 @@ Only this package patches torch; entries never do.
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable
 from threading import get_ident
@@ -66,11 +67,13 @@ class Seams:
 
     def leave_in_child(self) -> None:
         """Close the seams in a forked child. If the parent uses CUDA, nothing may be undone: that would free memory on
-        a device, which ends the process. Then everything stays in place and does nothing.
+        a device, which ends the process. Then everything stays in place and does nothing, and what the parent has let
+        go of in cycles, such as an exception with the frames in which it was raised, is not collected either.
         """
         if not self.torch.cuda._is_in_bad_fork():
             self.close()
             return
+        gc.freeze()
         never_free(self)
         for seam in vars(self).values():
             if isinstance(seam, Seam):

@@ -1,5 +1,6 @@
 """The loader entries on a GPU: pinned batches, data on the device, and workers after CUDA is initialised."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -72,3 +73,45 @@ def test_data_made_on_the_device_gets_no_workers(monkeypatch):
     with applied("loader-workers=2") as running:
         assert shuffled(OnDevice()).num_workers == 0
         assert outcome(running)[0] == "refused"
+
+
+CHANGED_DATA = """
+import gc, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Listed(Dataset):
+    def __init__(self):
+        self.rows = [torch.full((64, 64), float(index)) for index in range(24)]
+    def __getitem__(self, index):
+        return self.rows[index % 24] * 2, float(len(self.rows))
+    def __len__(self):
+        return 24
+
+data = Listed()
+model = torch.nn.Linear(64, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+loader = DataLoader(data, 4, num_workers=2)
+for epoch in range(6):
+    for x, y in loader:
+        x, y = x.cuda(), y.cuda()
+        loss = (model(x).mean((1, 2)) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(epoch, loss.item(), flush=True)
+    if epoch == 3:
+        data.rows.append(torch.zeros(64, 64))
+"""
+
+
+def test_workers_that_start_once_cached_data_has_changed_end_in_no_error(tmp_path):
+    """What was cached on the device lies in the frames of the exception that said so; no worker may free it."""
+    (tmp_path / "train.py").write_text(CHANGED_DATA)
+    plain, ours = (
+        subprocess.run([*words, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        for words in (
+            [sys.executable],
+            [sys.executable, "-m", "hotlap", "run", "--at-once", "--quiet", "--risk", "rounding", sys.executable],
+        )
+    )
+    assert (ours.stdout, ours.returncode) == (plain.stdout, 0), ours.stderr

@@ -15,13 +15,14 @@ from PIL import Image, ImageFile
 from torch.utils.data import Dataset
 
 from hotlap.loading import files, state
-from hotlap.loading.pure import Watch
+from hotlap.loading.pure import Watch, pure
 from hotlap.loading.purity import study_of
 from hotlap.loading.settings import settings
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
+from tests.loading import pure_sets
 
 SCALE = 1.0
 FACTORS = {"k": 1.0, "deep": [{"k": 1.0}]}
@@ -383,3 +384,13 @@ def test_a_pillow_module_imported_later_is_no_change(monkeypatch):
     assert settings(torch) == imported
     monkeypatch.delitem(sys.modules, "PIL.Image")
     assert settings(torch) == imported
+
+
+def test_a_plugin_that_pillow_imports_with_the_first_image_is_no_change(tmp_path, monkeypatch):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    photographs = pure_sets.Photographs(files=[str(tmp_path / "a.png")] * 50)
+    monkeypatch.setattr(Image, "ID", [])
+    known = pure(photographs)
+    watch = known.watch(torch)
+    Image.ID.append("PNG")
+    assert watch.changed_at_epoch() is None

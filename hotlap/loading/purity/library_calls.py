@@ -62,7 +62,7 @@ class LibraryCalls(Methods):
         space = function.__globals__
         names = function.__code__.co_names
         for name in names:
-            if name in space:
+            if name in space and (function.__module__, name) not in pure_operations.FILLED_WHEN_USED:
                 self.study.names[id(space), name] = space, name
         for module in (space[name] for name in names if isinstance(space.get(name), ModuleType)):
             for name in names:

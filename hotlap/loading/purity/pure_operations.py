@@ -240,6 +240,9 @@ BY_NAME: dict[Gives, list[str]] = {
     ],
 }  # fmt: skip
 
+# Registries of libraries, which fill them at their first use: Pillow imports a format's plugin with its first image
+FILLED_WHEN_USED = frozenset({("PIL.Image", "ID")})
+
 # Of these, those in which compiled code opens the file, without an audit event of Python's
 UNHEARD = frozenset(
     "h5py.File cv2.imread pandas.read_parquet pandas.read_feather pandas.read_hdf imageio.imread skimage.io.imread "
