@@ -18,6 +18,7 @@ from hotlap.control.timing import Clock
 from hotlap.control.trials import CALM, PARTS, Trials
 
 PATIENCE = 1.0  # seconds for the warm-up and the first block: slow steps must do with fewer
+ROUNDS = 2  # of blocks with and without, at most, before batches are made the program's way again
 QUICKER = 0.9  # of the time a step took when it was decided: batches may be made another way by now
 HELD_UP = 0.5  # of a step, spent caching batches that are ready at once from the next epoch on …
 HELD_UP_STEPS, MOST_HELD_UP = 8, 60.0  # … measured over so many steps, and waited for at most so many seconds
@@ -37,11 +38,16 @@ class LoaderTrials:
         names, began = self._loading.applied(), self._findings.steps
         if not names:
             return
-        with_ = yield from self._trials.block(PARTS * 2)
-        if len(without) == PARTS:  # else steps are slow, and another block would cost more than it is worth
-            without += yield from self._own_batches()
-        found = faster(with_, without)
-        kept = found.ratio >= 1.0 if self._loading.has_waited() else found.high >= 1.0
+        with_: list[float] = []
+        is_quick = len(without) == PARTS  # else another block would cost more than it is worth
+        for _ in range(ROUNDS):  # what is switched off never comes back, so one slow spell must not decide
+            with_ += yield from self._trials.block(PARTS * 2)
+            if is_quick:
+                without += yield from self._own_batches()
+            found = faster(with_, without)
+            kept = found.ratio >= 1.0 if self._loading.has_waited() else found.high >= 1.0
+            if kept or not is_quick:
+                break
         yield from self._batches_decided(names, began, without, with_, found, kept, of_batches(found))
 
     def held_up(self) -> Course:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -215,6 +216,15 @@ def test_a_gain_too_small_to_matter_is_tried_again_once_steps_are_short() -> Non
     assert played.train(600).on == frozenset()
     played.train(12000)
     assert played.on == {"one"}
+
+
+def test_one_slow_spell_does_not_cost_the_program_its_cached_batches() -> None:
+    calls = count()
+    played = Played(lambda arm: STEP, loading=lambda: STEP if next(calls) < 12 else -STEP / 2).train(400)
+    assert not played.loading.is_off
+    trial = played.deciding.findings.tried[0]
+    assert trial.names == ("batches",)
+    assert trial.kept
 
 
 def test_batches_that_get_slower_are_left_to_the_program() -> None:
