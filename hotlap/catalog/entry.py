@@ -113,7 +113,8 @@ class Entry:
     automatic: bool = True  # part of --plan safe or fast, by its risk
     when: When = When.STEP
     alone: bool = False  # tried by itself while a program trains; the others are tried together
-    prepares: float = 0.0  # seconds, roughly, that it takes to start; what it built is retained while it is off
+    prepares: float = 0.0  # seconds, roughly, that it takes to start: such entries are tried after the others
+    retained: bool = False  # what it built is kept while it is off
 
     def parse(self, text: str | None) -> Any:
         """Return the value that `text` stands for. None means that the entry finds its own."""

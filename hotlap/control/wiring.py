@@ -94,7 +94,7 @@ class Wiring:
         self._hardware, self._remembered = "", False
         self.doubted: dict[str, str] = {}  # entries that gave different results, and why
         order = [name for name in entries() if name in names]
-        self._arms = Arms(begin, order, lambda name: entries()[name].prepares > 0)
+        self._arms = Arms(begin, order, lambda name: entries()[name].retained)
         self._deciding = Decider(
             partial(Ticks, seams),
             self._arms,

@@ -12,5 +12,6 @@ ENTRY = Entry(
     conflicts=frozenset({"compile"}),
     reach=0.8,
     prepares=0.8,
+    retained=True,
     alone=True,
 )

@@ -9,5 +9,6 @@ ENTRY = Entry(
     detect=within(__name__, "detect"),
     device="cuda",
     stage=Stage.SETTINGS,
+    prepares=0.5,  # many algorithms for each convolution
     alone=True,
 )

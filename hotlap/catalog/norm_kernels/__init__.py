@@ -11,5 +11,6 @@ ENTRY = Entry(
     stage=Stage.MODEL,
     after=("recurrent-kernels",),
     reach=0.2,
+    prepares=0.5,  # its kernels are compiled
     alone=True,
 )

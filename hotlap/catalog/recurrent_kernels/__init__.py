@@ -12,5 +12,6 @@ ENTRY = Entry(
     after=("recurrent",),
     reach=0.6,
     prepares=1.0,
+    retained=True,
     alone=True,
 )
