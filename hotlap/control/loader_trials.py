@@ -13,7 +13,7 @@ from itertools import repeat
 from hotlap.control.arms import Arm, Arms
 from hotlap.control.findings import LoaderEntries, of_batches, tried_of
 from hotlap.control.orders import Course, Orders
-from hotlap.control.ratio import Faster, faster
+from hotlap.control.ratio import FEWEST, Faster, faster
 from hotlap.control.timing import Clock
 from hotlap.control.trials import CALM, PARTS, Trials
 
@@ -39,11 +39,11 @@ class LoaderTrials:
         if not names:
             return
         with_: list[float] = []
-        is_quick = len(without) == PARTS  # else another block would cost more than it is worth
+        is_quick = len(without) == PARTS  # else more parts than it takes to tell would cost more than they are worth
         for _ in range(ROUNDS):  # what is switched off never comes back, so one slow spell must not decide
             with_ += yield from self._trials.block(PARTS * 2)
-            if is_quick:
-                without += yield from self._own_batches()
+            if more := PARTS if is_quick else max(0, FEWEST - len(without)):
+                without += yield from self._own_batches(more)
             found = faster(with_, without)
             kept = found.ratio >= 1.0 if self._loading.has_waited() else found.high >= 1.0
             if kept or not is_quick:
@@ -80,12 +80,12 @@ class LoaderTrials:
         kept = found.ratio >= 1.0
         yield from self._batches_decided(names, began, without, with_, found, kept, of_batches(found))
 
-    def _own_batches(self) -> Generator[None, None, list[float]]:
+    def _own_batches(self, parts: int = PARTS) -> Generator[None, None, list[float]]:
         """Time a block with batches made as the program makes them."""
         self._loading.wait()
         yield from self._orders.let_wait(True)
         yield from repeat(None, CALM)
-        without = yield from self._trials.block()
+        without = yield from self._trials.block(parts)
         yield from self._orders.let_wait(False)
         yield from repeat(None, CALM)
         return without

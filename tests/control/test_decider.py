@@ -227,6 +227,11 @@ def test_one_slow_spell_does_not_cost_the_program_its_cached_batches() -> None:
     assert trial.kept
 
 
+def test_the_gain_of_cached_batches_is_told_even_if_steps_are_slow() -> None:
+    played = Played(lambda arm: 0.3, loading=lambda: -0.28).train(400)
+    assert played.deciding.findings.ratio == pytest.approx(15, rel=0.2)
+
+
 def test_batches_that_get_slower_are_left_to_the_program() -> None:
     played = Played(lambda arm: STEP, loading=lambda: STEP).train(400)
     assert played.loading.is_off
