@@ -26,18 +26,20 @@ class Ticks:
         self._since = self._backwards = self._elsewhere = 0
         self._thread: int | None = None
         self.steps = 0  # of any optimizer, or backward passes
-        self.iterated = False  # a loader was iterated since this was last reset …
+        self.iterated = False  # a loader was iterated, or a model set to evaluate, since this was last reset …
         self.iterated_now = False  # … since the last tick
 
     def begin(self) -> None:
         self._seams.stepping.subscribe(after=self._stepped)
         self._seams.backward.subscribe(after=self._backward)
         self._seams.iterating.subscribe(before=self._iterating)
+        self._seams.evaluating.subscribe(before=self._iterating)
 
     def end(self) -> None:
         self._seams.stepping.unsubscribe(self._stepped)
         self._seams.backward.unsubscribe(self._backward)
         self._seams.iterating.unsubscribe(self._iterating)
+        self._seams.evaluating.unsubscribe(self._iterating)
 
     def _iterating(self, *_: Any) -> None:
         self.iterated = self.iterated_now = True

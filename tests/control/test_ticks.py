@@ -16,7 +16,8 @@ from hotlap.patch.seams import Seam
 class Heard:
     def __init__(self) -> None:
         guard = Guard()
-        self.seams: Any = SimpleNamespace(**{name: Seam(name, guard) for name in ("stepping", "backward", "iterating")})
+        names = ("stepping", "backward", "iterating", "evaluating")
+        self.seams: Any = SimpleNamespace(**{name: Seam(name, guard) for name in names})
         self.ticks = 0
         self.clock = Ticks(self.seams, self._tick)
         self.clock.begin()
@@ -103,3 +104,12 @@ def test_a_training_in_another_thread_takes_over_when_the_first_ends() -> None:
     for _ in range(200):
         heard.step(second)
     assert heard.ticks > 100
+
+
+def test_an_evaluation_without_a_loader_is_noticed_by_the_model_that_is_set_to_evaluate() -> None:
+    heard, optimizer = Heard(), optimizer_of()
+    for _ in range(8):
+        heard.step(optimizer)
+    assert not heard.clock.iterated_now
+    heard.seams.evaluating.before(torch.nn.Linear(1, 1), (), {})
+    assert heard.clock.iterated_now
