@@ -200,7 +200,7 @@ def tell(found: dict[str, Any]) -> None:
 
 
 def every_variant(point: Point) -> list[Variant]:
-    """Return all variants that fit, whatever their estimate; Triton's with several numbers of warps."""
+    """Return all variants that fit, whatever their estimate."""
     cuda = [
         Variant("cuda", product, rows, cluster, blocks, finer)
         for product, all_rows in ROWS.items()
@@ -213,16 +213,10 @@ def every_variant(point: Point) -> list[Variant]:
         for variant in cuda
         if all(layout(point.kind, point.hidden, variant, back, False) is not None for back in (0, 1))
     ]
-    sensible = [variant for variant in fitting if variant.rows <= max(8, point.batch * variant.cluster // 32)]
-    triton = [
-        Variant("triton", "fma" if rows < 16 else "dot", rows, blocks=warps) for rows in (1, 16) for warps in (4, 8)
-    ]
-    return [*sensible, *(triton if point.hidden <= 64 else [])]
+    return [variant for variant in fitting if variant.rows <= max(8, point.batch * variant.cluster // 32)]
 
 
 def estimated(point: Point, variant: Variant) -> float:
-    if variant.engine != "cuda":
-        return math.nan
     pair = [layout(point.kind, point.hidden, variant, back, False) for back in (False, True)]
     return sum(
         candidates.estimate(kernel_layout, point.batch, chip()) for kernel_layout in pair if kernel_layout is not None

@@ -37,9 +37,7 @@ def as_if_on_a_gpu(monkeypatch):
     walked = []
 
     forward = recurrence_steps.forward
-    monkeypatch.setattr(
-        recurrence_steps, "forward", lambda name, steps: walked.append(steps.kind) or forward(name, steps)
-    )
+    monkeypatch.setattr(recurrence_steps, "forward", lambda steps: walked.append(steps.kind) or forward(steps))
     with selection.forced("torch"):
         yield walked
 

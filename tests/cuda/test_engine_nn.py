@@ -25,7 +25,7 @@ VARIANTS = [
     ("cuda:tile:r8:c1:b1:k2", 50), ("cuda:tile:r16:c1:b1:k2", 64), ("cuda:tile:r4:c1:b1", 10),
     ("cuda:tile:r8:c1:b1:k2", 16), ("cuda:tile:r8:c2:b1", 128), ("cuda:tile:r8:c4:b1", 128),
     ("cuda:tile:r4:c2:b1", 100), ("cuda:tile:r16:c4:b1", 128), ("cuda:tile:r8:c4:b1:s1", 128),
-    ("cuda:tile:r4:c2:b1:s1", 100), ("triton:fma:r2:w4", 16), ("triton:dot:r16:w4", 64),
+    ("cuda:tile:r4:c2:b1:s1", 100),
 ]  # fmt: skip
 
 

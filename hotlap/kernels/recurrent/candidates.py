@@ -52,16 +52,6 @@ def _with_two_blocks(best: list[Variant], kind: str, hidden: int, batch: int, ex
     return [*best[:-1], two] if all(pair) else best
 
 
-def of_triton(hidden: int) -> list[Variant]:
-    """Return Triton's variants, for where CUDA C++ cannot be compiled."""
-    from hotlap.kernels.recurrent.triton_recurrence import HIDDEN_AT_MOST
-
-    if hidden > HIDDEN_AT_MOST:
-        return []
-    dots = [Variant("triton", "dot", rows, blocks=4) for rows in (16, 64)]
-    return [*dots, *(Variant("triton", "fma", rows, blocks=8 if hidden > 32 else 4) for rows in (1, 2))]
-
-
 def _possible(batch: int, exact: bool, chip: Chip) -> Iterator[Variant]:
     clusters = CLUSTERS if chip.capability >= (9, 0) else (1,)
     for cluster in clusters:

@@ -1,4 +1,4 @@
-"""One recurrence over all steps of one layer in one direction, in plain torch or by Triton: what goes in and comes out.
+"""One recurrence over all steps of one layer in one direction, in plain torch: what goes in and comes out.
 
 Forward, `gates` holds the products of the inputs (no biases) and `y`, `cells`, `h_n`, `c_n` are filled. Backward,
 `gates` holds all products, of inputs and states, and is overwritten by their gradients; for a GRU these are r, z, n of
@@ -10,29 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hotlap.kernels.recurrent.geometry import parse
 from hotlap.kernels.recurrent.recurrence import Recurrence
-
-
-def forward(name: str, layer: Recurrence) -> None:
-    """Run forward by the variant of this name."""
-    variant = parse(name)
-    if variant.engine == "triton":
-        from hotlap.kernels.recurrent import triton_recurrence
-
-        triton_recurrence.forward(variant, layer)
-    else:
-        _forward(layer)
-
-
-def backward(name: str, layer: Recurrence) -> Tensor:
-    """Run backward; return the gradients of the biases, as n × (4 × hidden) parts to be summed in order."""
-    variant = parse(name)
-    if variant.engine == "triton":
-        from hotlap.kernels.recurrent import triton_recurrence
-
-        return triton_recurrence.backward(variant, layer)
-    return _backward(layer)
 
 
 def _bias(layer: Recurrence, gates: int) -> tuple[Tensor | float, Tensor | float]:
@@ -40,7 +18,7 @@ def _bias(layer: Recurrence, gates: int) -> tuple[Tensor | float, Tensor | float
     return (zero if layer.bias_ih is None else layer.bias_ih), (zero if layer.bias_hh is None else layer.bias_hh)
 
 
-def _forward(layer: Recurrence) -> None:
+def forward(layer: Recurrence) -> None:
     of_x, of_h = _bias(layer, 4 if layer.kind == "lstm" else 3)
     h = layer.gates.new_zeros(layer.batch, layer.hidden) if layer.h0 is None else layer.h0
     c = torch.zeros_like(h) if layer.c0 is None else layer.c0
@@ -74,7 +52,8 @@ def _leave(layer: Recurrence, t: int, product: Tensor) -> None:
         layer.gates[t][:, 3 * layer.hidden :] = product[:, shared:]
 
 
-def _backward(layer: Recurrence) -> Tensor:
+def backward(layer: Recurrence) -> Tensor:
+    """Return the gradients of the biases, as one part of 4 × hidden."""
     zeros = layer.gates.new_zeros(layer.batch, layer.hidden)
     dh = zeros if layer.dh_n is None else layer.dh_n
     dc = zeros if layer.dc_n is None else layer.dc_n

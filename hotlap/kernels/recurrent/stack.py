@@ -1,4 +1,4 @@
-"""All layers and directions of an LSTM or GRU, forward, in plain torch or by Triton; direct.py is for CUDA kernels.
+"""All layers and directions of an LSTM or GRU, forward, in plain torch; direct.py is for CUDA kernels.
 
 Products with the inputs are single large products outside the walks. Gates are not kept for backward, which makes them
 again (see unwind.py), except those of the last walk: the first walk backward would need the same memory at once. Kept
@@ -134,7 +134,7 @@ def _walk(
         h_n=saved.h_n[state],
         c_n=at(saved.c_n, state),
     )
-    recurrence_steps.forward(shape.variant, recurrence)
+    recurrence_steps.forward(recurrence)
     return gates
 
 

@@ -1,4 +1,4 @@
-"""All layers and directions of an LSTM or GRU, backward, in plain torch or by Triton; see stack.py.
+"""All layers and directions of an LSTM or GRU, backward, in plain torch; see stack.py.
 
 For each layer and direction the gates are made again as large products, the walk turns them into their gradients in
 place, and the gradients of weights and inputs are large products of those. Nothing is added in an order that could
@@ -155,7 +155,7 @@ class Layer:
             dh0=at(made.h0, state),
             dc0=at(made.c0, state),
         )
-        return recurrence_steps.backward(self.shape.variant, recurrence)
+        return recurrence_steps.backward(recurrence)
 
     def weight_gradients(self, parts: Tensor) -> list[Tensor]:
         later, earlier, first = self._rows()

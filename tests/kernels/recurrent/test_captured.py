@@ -63,9 +63,9 @@ def gpu(monkeypatch, tmp_path):
         events.append(f"measured {key.batch}" + ("" if key.backward else " forward"))
         return {"cudnn": 2.0, "torch": 0.5}
 
-    def walked(name, recurrence):
+    def walked(recurrence):
         events.append("walk")
-        return forward(name, recurrence)
+        return forward(recurrence)
 
     monkeypatch.setattr(modules, "_of_place", lambda module, given: None)
     monkeypatch.setattr(selection, "index_of", lambda device: 0)

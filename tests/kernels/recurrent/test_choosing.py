@@ -165,10 +165,9 @@ def test_a_missing_compiler_is_reported_once(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     monkeypatch.setattr(nvrtc, "library", missing)
     monkeypatch.setattr(agreement, "_said", set())
-    monkeypatch.setattr(measurement, "_has_triton", lambda: False)
     assert [measurement.usable(KEY, 0) for _ in range(2)] == [[], []]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "recurrent layers use Triton's kernels or cuDNN" in caplog.text
+    assert "recurrent layers use cuDNN" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
