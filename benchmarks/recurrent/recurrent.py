@@ -202,7 +202,7 @@ def tell(found: dict[str, Any]) -> None:
 def every_variant(point: Point) -> list[Variant]:
     """Return all variants that fit, whatever their estimate."""
     cuda = [
-        Variant("cuda", product, rows, cluster, blocks, finer)
+        Variant(product, rows, cluster, blocks, finer)
         for product, all_rows in ROWS.items()
         for rows in all_rows
         for cluster in candidates.CLUSTERS
@@ -228,17 +228,10 @@ def sweep(points: list[Point], options: argparse.Namespace, place: Place, record
     for point in points:
         if point.name in record.done or time.perf_counter() - begin > options.seconds:
             continue
-        variants = sorted(every_variant(point), key=lambda variant: estimated(point, variant)) if place.cuda else []
-        variants = variants[: options.variants]
-        if place.cuda:
-            usable = [variant for variant in variants if variant.engine == "cuda"]
-            loaded = measurement.compile_all(sizes(point), usable, torch.cuda.current_device())
-            variants = [variant for variant in variants if variant.engine != "cuda" or variant in loaded]
+        variants = sorted(every_variant(point), key=lambda variant: estimated(point, variant))[: options.variants]
+        variants = measurement.compile_all(sizes(point), variants, torch.cuda.current_device())
         case = Case(point, place)
-        ways = ["cudnn", *(str(variant) for variant in variants)] if place.cuda else ["cudnn", "torch"]
-        times = (
-            measurement.interleaved({way: case.by(way) for way in ways}) if place.cuda else cpu_times(case, ways, place)
-        )
+        times = measurement.interleaved({way: case.by(way) for way in ("cudnn", *map(str, variants))})
         expected = {str(variant): estimated(point, variant) for variant in variants}
         record.add({"point": asdict(point), "name": point.name, "ms": times, "estimate": expected})
         print(f"{point.name}  cuDNN {times['cudnn']:.3f} ms")
@@ -250,10 +243,6 @@ def sweep(points: list[Point], options: argparse.Namespace, place: Place, record
         del case
         place.tidy()
     record.write()
-
-
-def cpu_times(case: Case, ways: list[str], place: Place) -> dict[str, float]:
-    return {way: place.timed(case.by(way)) for way in ways}
 
 
 def part(text: str) -> tuple[int, int]:

@@ -56,14 +56,14 @@ def _possible(batch: int, exact: bool, chip: Chip) -> Iterator[Variant]:
     clusters = CLUSTERS if chip.capability >= (9, 0) else (1,)
     for cluster in clusters:
         for rows in FMA_ROWS:
-            yield Variant("cuda", "fma", rows, cluster)
-            yield Variant("cuda", "fma", rows, cluster, finer=2)
+            yield Variant("fma", rows, cluster)
+            yield Variant("fma", rows, cluster, finer=2)
         if not exact and chip.capability >= (8, 0):
             for rows in MMA_ROWS:
-                yield Variant("cuda", "mma", rows, cluster)
+                yield Variant("mma", rows, cluster)
             for rows in TILE_ROWS:
-                yield Variant("cuda", "tile", rows, cluster)
-                yield Variant("cuda", "tile", rows, cluster, finer=2)
+                yield Variant("tile", rows, cluster)
+                yield Variant("tile", rows, cluster, finer=2)
 
 
 def estimate(kernel_layout: Layout, batch: int, chip: Chip) -> float:

@@ -1,8 +1,7 @@
 """Ways of walking a layer: their names, and how their work is laid out on a multiprocessor.
 
 `cuda:fma:r2:c1` walks two batch rows with plain FMAs in one thread block; `cuda:mma:r16:c4` sixteen with TF32 tensor
-cores in a cluster of four; `cuda:tile:r4:c1` four with tensor cores that leave all gates of a unit in one thread;
-`torch` is the same algorithm in plain torch, for any device and dtype.
+cores in a cluster of four; `cuda:tile:r4:c1` four with tensor cores that leave all gates of a unit in one thread.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ WALKED_EASILY, REGISTERS_WITH_MANY = 8, 176  # more features only in small layer
 
 @dataclass(frozen=True)
 class Variant:
-    engine: str  # cuda or torch
-    product: str = "fma"  # fma, mma or tile
+    product: str  # fma, mma or tile
     rows: int = 1  # batch rows that walk together
     cluster: int = 1
     blocks: int = 1  # thread blocks that share a multiprocessor
@@ -32,8 +30,6 @@ class Variant:
     signals: bool = False  # blocks of a cluster count bytes instead of meeting at a barrier (tile)
 
     def __str__(self) -> str:
-        if self.engine == "torch":
-            return "torch"
         finer = f":k{self.finer}" if self.finer > 1 else ""
         signals = ":s1" if self.signals else ""
         return f"cuda:{self.product}:r{self.rows}:c{self.cluster}:b{self.blocks}{finer}{signals}"
@@ -43,14 +39,12 @@ class Variant:
 def parse(text: str) -> Variant:
     """Return the variant of this name; raise ValueError if there is none."""
     engine, *rest = text.split(":")
-    if engine == "torch" and not rest:
-        return Variant("torch")
     is_known = engine == "cuda" and bool(rest) and rest[0] in ("fma", "mma", "tile")
     if not is_known or not all(setting[1:].isdecimal() for setting in rest[1:]):
         raise ValueError(f"{text!r} is not a variant; use a name such as cuda:fma:r2:c1:b1")
     numbers = {setting[0]: int(setting[1:]) for setting in rest[1:]}
     rows, cluster, blocks, finer = (numbers.get(setting, 1) for setting in "rcbk")
-    return Variant(engine, rest[0], rows, cluster, blocks, finer, "s" in numbers)
+    return Variant(rest[0], rows, cluster, blocks, finer, "s" in numbers)
 
 
 @dataclass(frozen=True)
