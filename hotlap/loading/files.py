@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from threading import get_ident
 
-from hotlap.loading.contents import Unwatchable
 from hotlap.loading.file_events import FileEvents
 from hotlap.loading.memory_maps import open_files, writable_files
+from hotlap.loading.unsuited import Unfit
 
 MOST_FILES = 300_000
 MOST_SECONDS = 1.0  # for listing them at first
@@ -48,19 +48,17 @@ class Files:
             if "." in text or os.sep in text:
                 self._add(text, here, until)
         if not self._seen:
-            raise Unwatchable("it reads files whose location is not known")
+            raise Unfit("it reads files whose location is not known")
         self._names = list(self._seen)
         self._paths = {os.path.realpath(name) for name in self._names}
         for begins in folders:
             folder = begins if os.path.isdir(begins) else os.path.dirname(begins)
             if not folder or os.path.realpath(folder) not in self._paths:
-                raise Unwatchable(
-                    f"it reads files by names that begin with {begins!r}, in a folder that is not watched"
-                )
+                raise Unfit(f"it reads files by names that begin with {begins!r}, in a folder that is not watched")
         self._turn, self._in_turn = 0, False  # whether there are more than can be checked before a batch
         self.found_late = False  # a change that another process may have made some batches ago
         if (held := self._held_to_write()) is not None:
-            raise Unwatchable(f"the program has {held} open or memory-mapped for writing")
+            raise Unfit(f"the program has {held} open or memory-mapped for writing")
         self._events: FileEvents | None = None
         with suppress(OSError):
             self._events = FileEvents(self._names, self._paths, self._folders)
@@ -93,7 +91,7 @@ class Files:
             if entry.is_dir():
                 self._folders.append(entry.path)
             if len(self._seen) > MOST_FILES or time.perf_counter() > until:
-                raise Unwatchable("it may read more files than can be watched")
+                raise Unfit("it may read more files than can be watched")
 
     def covers(self, path: str) -> bool:
         return path in self._seen or is_no_data(path) or os.path.realpath(path) in self._paths

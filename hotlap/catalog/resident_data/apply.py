@@ -13,8 +13,8 @@ from hotlap.catalog.resident_data.caches import Caches, DatasetRows, is_complete
 from hotlap.catalog.resident_data.sameness import can_be_pickled
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.outside_profiles import is_profiled, unprofiled
-from hotlap.loading.pure import DataChanged, Unfit, is_traced
-from hotlap.loading.unsuited import unsuited
+from hotlap.loading.pure import is_traced
+from hotlap.loading.unsuited import DataChanged, Unfit, unsuited
 from hotlap.patch.forks import why_no_processes
 from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.loader_arguments import start_method

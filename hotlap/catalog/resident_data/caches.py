@@ -10,7 +10,8 @@ from hotlap.catalog.resident_data.custom_collate import stored
 from hotlap.catalog.resident_data.identity import RepeatedClasses, Weakly, same_function
 from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY, Store, host_memory, megabytes
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Unfit, levels_of
+from hotlap.loading.pure import levels_of
+from hotlap.loading.unsuited import Unfit
 from hotlap.patch.voice import say
 from hotlap.runtime.loader_arguments import start_method
 from hotlap.runtime.site import Site

@@ -16,8 +16,9 @@ from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows
 from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.copies import copied, faithful_copy
-from hotlap.loading.pure import Pure, Unfit, passes_on, pure, pure_collate, visit
+from hotlap.loading.pure import Pure, passes_on, pure, pure_collate, visit
 from hotlap.loading.purity import Study
+from hotlap.loading.unsuited import Unfit
 from hotlap.patch.signals import comes_from_outside
 
 LARGE = 4096  # bytes: smaller tensors are not worth a stand-in

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.catalog.resident_data.sameness import NotStacked
-from hotlap.loading.pure import Unfit
+from hotlap.loading.unsuited import Unfit
 
 
 @dataclass(frozen=True)

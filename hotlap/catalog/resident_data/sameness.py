@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hotlap.loading.pure import Unfit
+from hotlap.loading.unsuited import Unfit
 
 
 class NotStacked(Unfit):

@@ -16,9 +16,11 @@ from hotlap.catalog.resident_data.progress import Progress
 from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows, TextRows, rows_for
 from hotlap.catalog.resident_data.sameness import ComparingCollate, form_of, same
 from hotlap.loading.files import read_files
-from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit, warnings_raised
+from hotlap.loading.pure import Pure, fetch, length_of, visit, warnings_raised
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.genuine import genuine_of
+from hotlap.loading.state import Watch
+from hotlap.loading.unsuited import Unfit
 from hotlap.machine import free_bytes, held_bytes, ranks_here
 from hotlap.patch.signals import comes_from_outside
 

@@ -15,8 +15,8 @@ from hotlap.loading.copies import copied, faithful_copy
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.outside_profiles import is_profiled, unprofiled
-from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, levels_of, pure, visit
-from hotlap.loading.unsuited import unsuited
+from hotlap.loading.pure import Pure, fetch, is_traced, length_of, levels_of, pure, visit
+from hotlap.loading.unsuited import Unfit, unsuited
 from hotlap.loading.weight import leaves_of, size_of, weight_of
 from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.voice import say
