@@ -11,10 +11,9 @@ from types import MethodType
 from typing import Any
 
 from hotlap.loading.bits import PIECE, bytes_of, checksum, on_host
-from hotlap.loading.groups import Elements, Group, holds_objects, version_of
+from hotlap.loading.groups import ArrayRows, Elements, Group, RowSums, holds_objects, version_of
 from hotlap.loading.memory_maps import SharedRanges
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, same_atom
-from hotlap.loading.row_sums import ArrayRows, RowSums
 from hotlap.loading.unsuited import Unfit
 
 SMALL = 1 << 20  # bytes of everything read

@@ -20,6 +20,7 @@ from hotlap.loading.unsuited import Unfit
 from hotlap.patch.signals import comes_from_outside, is_in_handler
 
 MOST_READINGS = 8
+MANY = 6  # datasets of one class, after which it matters whether they are read again
 TOOLS = 6  # number of tool ids in sys.monitoring
 
 
@@ -147,6 +148,26 @@ def pure_but_for_draws(dataset: Any, collate: Any = None) -> tuple[Study, ...]:
 def forget(dataset: Any, why: str) -> None:
     """Record why a dataset turned out not to be pure, for all later callers of `pure`."""
     _known.put(dataset, why)
+
+
+class RepeatedClasses:
+    """Counts datasets per class: if a program keeps making new ones, proving each costs more than reading it once."""
+
+    def __init__(self) -> None:
+        self._of: dict[type, tuple[int, int]] = {}  # datasets proven, and how many of them were read again
+
+    def proven(self, kind: type) -> None:
+        made, again = self._of.get(kind, (0, 0))
+        self._of[kind] = made + 1, again
+
+    def read_again(self, kind: type) -> None:
+        made, again = self._of.get(kind, (0, 0))
+        self._of[kind] = made, again + 1
+
+    def why_not(self, kind: type) -> str | None:
+        made, again = self._of.get(kind, (0, 0))
+        too_often = made >= MANY and 2 * again < made
+        return f"{made} datasets of its class were made, and most were read only once" if too_often else None
 
 
 def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:

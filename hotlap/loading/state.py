@@ -20,12 +20,11 @@ from typing import Any
 
 from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Part, is_tensor, weakly
 from hotlap.loading.files import Files, is_no_data
-from hotlap.loading.groups import ElementSums
+from hotlap.loading.groups import ElementSums, RowSums
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.objects import without_our_layers
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, same_atom
 from hotlap.loading.purity.study import reference
-from hotlap.loading.row_sums import RowSums
 from hotlap.loading.settings import settings
 from hotlap.loading.subsets import Levels
 from hotlap.loading.unsuited import Unfit

@@ -10,8 +10,8 @@ import torch
 
 import hotlap
 from hotlap.catalog.resident_data import store
-from hotlap.catalog.resident_data.sameness import same
 from hotlap.loading import pure, state
+from hotlap.loading.samples import same
 
 
 def be_patient(monkeypatch):

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import hotlap
-from hotlap.catalog.resident_data.sameness import same
+from hotlap.loading.samples import same
 from tests.catalog.loading import applied
 from tests.catalog.resident import be_patient, outcome, resident, seeded
 

@@ -13,10 +13,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hotlap
-from hotlap.catalog.resident_data.identity import MANY, same_function
-from hotlap.catalog.resident_data.sameness import same
+from hotlap.catalog.resident_data.caches import same_function
 from hotlap.loading import state
 from hotlap.loading.identity import AlsoOfLists
+from hotlap.loading.pure import MANY
+from hotlap.loading.samples import same
 from tests.catalog.resident import be_patient, outcome, resident
 
 TOTAL = 120  # so many that the items compared at the start of an epoch rarely include a changed one

@@ -26,7 +26,7 @@ from torch.utils.data import (
 from warm import warmed
 
 import hotlap
-from hotlap.catalog.resident_data.sameness import same
+from hotlap.loading.samples import same
 from tests.catalog.resident import be_patient, check, epochs, outcome, resident, rows_asked_for, seeded
 
 Pair = namedtuple("Pair", "left right")

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import hotlap
-from hotlap.catalog.resident_data.sameness import same
+from hotlap.loading.samples import same
 from tests.catalog.resident import be_patient, rows_asked_for
 
 
