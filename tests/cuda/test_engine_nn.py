@@ -24,8 +24,7 @@ VARIANTS = [
     ("cuda:tile:r4:c1:b1", 64), ("cuda:tile:r4:c1:b1:k2", 64), ("cuda:tile:r8:c1:b1", 64),
     ("cuda:tile:r8:c1:b1:k2", 50), ("cuda:tile:r16:c1:b1:k2", 64), ("cuda:tile:r4:c1:b1", 10),
     ("cuda:tile:r8:c1:b1:k2", 16), ("cuda:tile:r8:c2:b1", 128), ("cuda:tile:r8:c4:b1", 128),
-    ("cuda:tile:r4:c2:b1", 100), ("cuda:tile:r16:c4:b1", 128), ("cuda:tile:r8:c4:b1:s1", 128),
-    ("cuda:tile:r4:c2:b1:s1", 100),
+    ("cuda:tile:r4:c2:b1", 100), ("cuda:tile:r16:c4:b1", 128),
 ]  # fmt: skip
 
 

@@ -27,12 +27,10 @@ class Variant:
     cluster: int = 1
     blocks: int = 1  # thread blocks that share a multiprocessor
     finer: int = 1  # at least so many times the threads, each with a smaller part of the reduction (fma, tile)
-    signals: bool = False  # blocks of a cluster count bytes instead of meeting at a barrier (tile)
 
     def __str__(self) -> str:
         finer = f":k{self.finer}" if self.finer > 1 else ""
-        signals = ":s1" if self.signals else ""
-        return f"cuda:{self.product}:r{self.rows}:c{self.cluster}:b{self.blocks}{finer}{signals}"
+        return f"cuda:{self.product}:r{self.rows}:c{self.cluster}:b{self.blocks}{finer}"
 
 
 @cache
@@ -44,7 +42,7 @@ def parse(text: str) -> Variant:
         raise ValueError(f"{text!r} is not a variant; use a name such as cuda:fma:r2:c1:b1")
     numbers = {setting[0]: int(setting[1:]) for setting in rest[1:]}
     rows, cluster, blocks, finer = (numbers.get(setting, 1) for setting in "rcbk")
-    return Variant(rest[0], rows, cluster, blocks, finer, "s" in numbers)
+    return Variant(rest[0], rows, cluster, blocks, finer)
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Layout:
         rows, depth = self.variant.rows, 4 * self.padded if self.backward else self.padded
         apart = depth + ((24 if depth % 32 else 8) if rows == 4 else (0 if depth % 32 else 16))
         exchanged = self.padded // self.variant.cluster * rows if self.backward and self.split > 1 else 0
-        return 2 * (rows * apart + (0 if rows == 4 else 4 * rows)) + exchanged + 4 * self.variant.signals
+        return 2 * (rows * apart + (0 if rows == 4 else 4 * rows)) + exchanged
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -87,7 +85,7 @@ class Layout:
             "LSTM": self.lstm, "BACKWARD": self.backward, "MMA": self.variant.product == "mma", "EXACT": self.exact,
             "HIDDEN": self.hidden, "PADDED": self.padded, "CLUSTER": self.variant.cluster, "ROWS": self.variant.rows,
             "SPLIT": self.split, "TILES": self.tiles, "THREADS": self.threads, "BLOCKS": self.variant.blocks,
-            "AHEAD": AHEAD, "SIGNALS": self.variant.signals, "FEATURES": self.features, "SUMMED": self.summed,
+            "AHEAD": AHEAD, "FEATURES": self.features, "SUMMED": self.summed,
         }  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
@@ -196,7 +194,7 @@ def _tiled(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] |
 
 def _in_tiles(gates: int, padded: int, variant: Variant) -> tuple[int, int, int] | None:
     """Lay out tensor cores with a unit's gates in one thread: one warp for 16 units, or two with half the weights."""
-    if (variant.rows != 4 and variant.rows % 8) or (variant.signals and variant.cluster == 1):
+    if variant.rows != 4 and variant.rows % 8:
         return None
     found = []
     for split in (1, 2):

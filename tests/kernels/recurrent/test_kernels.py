@@ -43,14 +43,6 @@ def test_cuda_kernels_match_torch(monkeypatch, kind, variant, hidden, batch):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("kind", "variant"), [("lstm", "cuda:tile:r8:c2:b1:s1"), ("gru", "cuda:tile:r4:c2:b1:k2:s1")])
-@pytest.mark.parametrize("steps", [1, 7])
-def test_blocks_of_a_cluster_that_count_bytes_instead_of_meeting_compute_the_same(monkeypatch, kind, variant, steps):
-    emulating.on_cpu(monkeypatch)
-    one_case(kind, variant, 24, 9, 3e-6, steps=steps)
-
-
-@needs_compiler
 @pytest.mark.parametrize("variant", ["cuda:mma:r16:c2:b1", "cuda:tile:r8:c2:b1:k2"])
 def test_tensor_cores_are_off_by_the_rounding_of_tf32_and_no_more(monkeypatch, variant):
     emulating.on_cpu(monkeypatch, round_to_tf32=True)
@@ -83,7 +75,6 @@ def test_tiles_are_for_tf32_only_and_for_rows_that_fill_them():
     tile = parse("cuda:tile:r4:c1:b1")
     assert layout("lstm", 64, tile, True, exact=False) is not None
     assert layout("lstm", 64, tile, True, exact=True) is None
-    assert layout("lstm", 64, parse("cuda:tile:r4:c1:b1:s1"), True, exact=False) is None  # nobody to count bytes of
     assert layout("lstm", 64, parse("cuda:tile:r6:c1:b1"), True, exact=False) is None
     assert layout("lstm", 64, parse("cuda:tile:r4:c1:b1:k3"), True, exact=False) is None
     assert layout("lstm", 128, tile, True, exact=False) is None  # its weights fill the registers of two
