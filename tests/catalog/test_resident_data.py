@@ -27,7 +27,7 @@ from warm import warmed
 
 import hotlap
 from hotlap.loading.samples import same
-from tests.catalog.resident import be_patient, check, epochs, outcome, resident, rows_asked_for, seeded
+from tests.catalog.resident import check, epochs, outcome, resident, rows_asked_for, seeded
 
 Pair = namedtuple("Pair", "left right")
 
@@ -35,7 +35,6 @@ Pair = namedtuple("Pair", "left right")
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    be_patient(monkeypatch)
     yield
     hotlap.disable()
 
