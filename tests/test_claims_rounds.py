@@ -146,7 +146,7 @@ def test_a_process_continues_when_nobody_gives_turns_any_more(toys, tmp_path):
         assert line.recv(1)
         assert notes(toys, "begins") == [["naive", "begins", "1"]]
         line.close()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     assert out.splitlines()[-1] == "final rmse 0.1 target 0.2 reached"
 

@@ -121,4 +121,4 @@ def test_a_program_writes_the_same_while_its_data_is_kept(what, tmp_path):
 
 
 def _ran(command, folder):
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=600)

@@ -105,7 +105,7 @@ def interrupted(tmp_path, number):
     while time.monotonic() < deadline and not steps_seen(tmp_path):
         time.sleep(0.1)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=600)
     return process.returncode, stderr.decode()
 
 

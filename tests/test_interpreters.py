@@ -80,7 +80,7 @@ def test_tune_runs_trials_in_an_interpreter_without_hotlap(python, tmp_path, mon
     monkeypatch.setenv("PYTHONPATH", str(PROGRAMS))
     runner = LocalRunner((python, str(PROGRAMS / "plain_loop.py")), tmp_path / "kept", 4.0)
     choices = (Choice(name="fused-optimizer"),)
-    tried = runner.run(Spec(number=0, arm="new", choices=choices, seed_shift=0, steps=20, least=10, seconds=60.0))
+    tried = runner.run(Spec(number=0, arm="new", choices=choices, seed_shift=0, steps=20, least=10, seconds=600.0))
 
     assert tried.ended == "measured", tried.why
     assert [outcome.name for outcome in tried.outcomes] == ["fused-optimizer"]

@@ -125,7 +125,7 @@ def test_an_error_inside_a_patched_call_shows_only_the_users_frames(tmp_path, al
 def test_a_program_whose_streams_are_closed_or_full_runs_as_without_hotlap(verb, stream, tmp_path):
     command = [sys.executable, "-c", "import os, sys; os.write(1, b'mine') if sys.stdout else 0; sys.exit(4)"]
     words = shlex.join([sys.executable, "-m", "hotlap", verb, "--run-dir", str(tmp_path), *command])
-    ran = subprocess.run(["bash", "-c", f"{words} {stream}"], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(["bash", "-c", f"{words} {stream}"], capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 4, ran.stderr
     assert ran.stdout == ("" if stream == ">&-" else "mine")
 
@@ -148,7 +148,7 @@ def test_a_signal_reaches_the_program_and_ends_it_as_without_hotlap(number, tmp_
         seen += process.stderr.readline()
         assert process.poll() is None, seen
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=600)
     if number == signal.SIGINT:
         assert process.returncode == -signal.SIGINT
         assert out.read_text() == "cleaned up"

@@ -29,7 +29,7 @@ def run(command: list[str], cwd: Path, *options: str, umask: int = -1, **more: s
     """Run without --run-dir, with a state folder of its own."""
     env = environment(**{"XDG_STATE_HOME": str(cwd.parent / "state"), "TMPDIR": str(cwd.parent / "tmp"), **more})
     done = subprocess.run(
-        [*HOTLAP, "run", *options, *command], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, umask=umask
+        [*HOTLAP, "run", *options, *command], cwd=cwd, env=env, capture_output=True, text=True, timeout=600, umask=umask
     )
     return Ran(done.returncode, done.stdout, done.stderr, cwd)
 

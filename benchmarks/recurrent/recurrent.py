@@ -200,9 +200,9 @@ def tell(found: dict[str, Any]) -> None:
 
 
 def every_variant(point: Point) -> list[Variant]:
-    """Return all variants that fit, whatever their estimate; Triton's with several numbers of warps."""
+    """Return all variants that fit, whatever their estimate."""
     cuda = [
-        Variant("cuda", product, rows, cluster, blocks, finer)
+        Variant(product, rows, cluster, blocks, finer)
         for product, all_rows in ROWS.items()
         for rows in all_rows
         for cluster in candidates.CLUSTERS
@@ -213,16 +213,10 @@ def every_variant(point: Point) -> list[Variant]:
         for variant in cuda
         if all(layout(point.kind, point.hidden, variant, back, False) is not None for back in (0, 1))
     ]
-    sensible = [variant for variant in fitting if variant.rows <= max(8, point.batch * variant.cluster // 32)]
-    triton = [
-        Variant("triton", "fma" if rows < 16 else "dot", rows, blocks=warps) for rows in (1, 16) for warps in (4, 8)
-    ]
-    return [*sensible, *(triton if point.hidden <= 64 else [])]
+    return [variant for variant in fitting if variant.rows <= max(8, point.batch * variant.cluster // 32)]
 
 
 def estimated(point: Point, variant: Variant) -> float:
-    if variant.engine != "cuda":
-        return math.nan
     pair = [layout(point.kind, point.hidden, variant, back, False) for back in (False, True)]
     return sum(
         candidates.estimate(kernel_layout, point.batch, chip()) for kernel_layout in pair if kernel_layout is not None
@@ -234,17 +228,10 @@ def sweep(points: list[Point], options: argparse.Namespace, place: Place, record
     for point in points:
         if point.name in record.done or time.perf_counter() - begin > options.seconds:
             continue
-        variants = sorted(every_variant(point), key=lambda variant: estimated(point, variant)) if place.cuda else []
-        variants = variants[: options.variants]
-        if place.cuda:
-            usable = [variant for variant in variants if variant.engine == "cuda"]
-            loaded = measurement.compile_all(sizes(point), usable, torch.cuda.current_device())
-            variants = [variant for variant in variants if variant.engine != "cuda" or variant in loaded]
+        variants = sorted(every_variant(point), key=lambda variant: estimated(point, variant))[: options.variants]
+        variants = measurement.compile_all(sizes(point), variants, torch.cuda.current_device())
         case = Case(point, place)
-        ways = ["cudnn", *(str(variant) for variant in variants)] if place.cuda else ["cudnn", "torch"]
-        times = (
-            measurement.interleaved({way: case.by(way) for way in ways}) if place.cuda else cpu_times(case, ways, place)
-        )
+        times = measurement.interleaved({way: case.by(way) for way in ("cudnn", *map(str, variants))})
         expected = {str(variant): estimated(point, variant) for variant in variants}
         record.add({"point": asdict(point), "name": point.name, "ms": times, "estimate": expected})
         print(f"{point.name}  cuDNN {times['cudnn']:.3f} ms")
@@ -256,10 +243,6 @@ def sweep(points: list[Point], options: argparse.Namespace, place: Place, record
         del case
         place.tidy()
     record.write()
-
-
-def cpu_times(case: Case, ways: list[str], place: Place) -> dict[str, float]:
-    return {way: place.timed(case.by(way)) for way in ways}
 
 
 def part(text: str) -> tuple[int, int]:

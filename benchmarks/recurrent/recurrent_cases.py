@@ -167,7 +167,7 @@ class Case:
     def chosen(self) -> tuple[str, dict[str, float]]:
         """Return what the layer uses for this shape, and the milliseconds of all it tried; none if it was known."""
         if not self.place.cuda:
-            return "torch", {}
+            return selection.CUDNN, {}
         exact = modules.is_exact(self.layer)
         key = Key(*modules.traits(self.layer, self.point.kind, self.x, exact, None))
         name = selection.choice(key, self.x.device)

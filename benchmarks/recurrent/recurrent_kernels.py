@@ -33,8 +33,7 @@ from torch import Tensor
 
 from hotlap.kernels.recurrent import candidates, cuda_recurrence, direct, measurement, modules, selection
 from hotlap.kernels.recurrent.geometry import Variant, parse
-from hotlap.kernels.recurrent.stack import Shape, StackInputs
-from hotlap.kernels.recurrent.unwind import Needs, OutputGradients
+from hotlap.kernels.recurrent.stack import Needs, OutputGradients, Shape, StackInputs
 
 SHAPES = (
     (200, 400, 64, 6),

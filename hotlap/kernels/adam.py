@@ -36,7 +36,7 @@ log = logging.getLogger("hotlap.kernels")
 def defines(squares: bool) -> tuple[str, ...]:
     """Return the compiler's defines; the last are device.cu's."""
     own = (f"-DTHREADS={THREADS}", f"-DTENSORS={TENSORS}", f"-DSQUARES={int(squares)}")
-    return *own, "-DCLUSTER=1", "-DBLOCKS=1", "-DEXACT=1", "-DSIGNALS=0"
+    return *own, "-DCLUSTER=1", "-DBLOCKS=1", "-DEXACT=1"
 
 
 def source() -> str:

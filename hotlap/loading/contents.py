@@ -11,20 +11,16 @@ from types import MethodType
 from typing import Any
 
 from hotlap.loading.bits import PIECE, bytes_of, checksums, on_host
-from hotlap.loading.groups import Elements, Group, holds_objects, version_of
+from hotlap.loading.groups import ArrayRows, Elements, Group, RowSums, holds_objects, version_of
 from hotlap.loading.memory_maps import SharedRanges
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, same_atom
-from hotlap.loading.row_sums import ArrayRows, RowSums
+from hotlap.loading.unsuited import Unfit
 
 SMALL = 1 << 20  # bytes of everything read
 MOST_CONTAINERS = 200_000
 FEW = 8  # tensors in one container that are still compared one by one
 DEEPEST = 12
 LONG = 5e-3  # seconds; anything slower is timed only once
-
-
-class Unwatchable(Exception):
-    """Raised with the reason why changes to what a dataset reads would go unnoticed."""
 
 
 def weakly(value: Any) -> Callable[[], Any]:
@@ -133,7 +129,7 @@ class Contents:
 
     def _add_container(self, container: Any, depth: int) -> None:
         if len(self.parts) > MOST_CONTAINERS or depth > DEEPEST:
-            raise Unwatchable("it holds more containers than can be checked")
+            raise Unfit("it holds more containers than can be checked")
         if not isinstance(container, tuple | frozenset):
             self.parts.append(ContainerContents(container))
         if type(container) is list:
@@ -148,7 +144,7 @@ class Contents:
         """
         arrays = [element for element in inner if is_array(type(element))]
         if any(is_tensor(array) and array.is_sparse for array in arrays):
-            raise Unwatchable("it holds sparse tensors")
+            raise Unfit("it holds sparse tensors")
         if len(arrays) > FEW:
             group = Group(elements, of) if elements and len(arrays) == len(inner) else Group(Elements(arrays))
             self.parts.append(group)

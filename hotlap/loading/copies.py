@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from hotlap.loading.pure import Unfit
+from hotlap.loading.unsuited import Unfit
 
 UNCHANGEABLE = (int, float, complex, bool, str, bytes, type(None))
 

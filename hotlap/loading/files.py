@@ -6,17 +6,20 @@ files in folders whose names it reads.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import islice
 from threading import get_ident
+from typing import Any
 
-from hotlap.loading.contents import Unwatchable
-from hotlap.loading.file_events import FileEvents
 from hotlap.loading.memory_maps import open_files, writable_files
+from hotlap.loading.unsuited import Unfit
 
 MOST_FILES = 300_000
 MOST_SECONDS = 1.0  # for listing them at first
@@ -30,6 +33,14 @@ OF_THE_SYSTEM = (
     *(sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/etc/", "/usr/lib", "/usr/share/zoneinfo/"),
     *("/dev/null", "/dev/zero"),
 )
+# Of the kernel's events, on Linux
+HEADER = struct.Struct("iIII")  # watch, what happened, a cookie, and the length of the name that follows
+WRITTEN = 0x2 | 0x4 | 0x8  # contents and attributes
+NAMED = 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800  # files that come, go or are renamed, and the folder itself
+LOST = 0x4000  # more has happened than the kernel remembers
+MOST_FOLDERS = 4096
+READ_AT_ONCE = 1 << 16
+KIND = "anon_inode:inotify"
 Seen = tuple[int, int, int, int, int]
 
 
@@ -48,19 +59,17 @@ class Files:
             if "." in text or os.sep in text:
                 self._add(text, here, until)
         if not self._seen:
-            raise Unwatchable("it reads files whose location is not known")
+            raise Unfit("it reads files whose location is not known")
         self._names = list(self._seen)
         self._paths = {os.path.realpath(name) for name in self._names}
         for begins in folders:
             folder = begins if os.path.isdir(begins) else os.path.dirname(begins)
             if not folder or os.path.realpath(folder) not in self._paths:
-                raise Unwatchable(
-                    f"it reads files by names that begin with {begins!r}, in a folder that is not watched"
-                )
+                raise Unfit(f"it reads files by names that begin with {begins!r}, in a folder that is not watched")
         self._turn, self._in_turn = 0, False  # whether there are more than can be checked before a batch
         self.found_late = False  # a change that another process may have made some batches ago
         if (held := self._held_to_write()) is not None:
-            raise Unwatchable(f"the program has {held} open or memory-mapped for writing")
+            raise Unfit(f"the program has {held} open or memory-mapped for writing")
         self._events: FileEvents | None = None
         with suppress(OSError):
             self._events = FileEvents(self._names, self._paths, self._folders)
@@ -93,7 +102,7 @@ class Files:
             if entry.is_dir():
                 self._folders.append(entry.path)
             if len(self._seen) > MOST_FILES or time.perf_counter() > until:
-                raise Unwatchable("it may read more files than can be watched")
+                raise Unfit("it may read more files than can be watched")
 
     def covers(self, path: str) -> bool:
         return path in self._seen or is_no_data(path) or os.path.realpath(path) in self._paths
@@ -225,3 +234,78 @@ def _entries_in(path: str) -> Iterator[os.DirEntry[str]]:
 
 def _as_seen(found: os.stat_result) -> Seen:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
+
+
+class FileEvents:
+    """What the kernel tells of files that are written, by this process or another: Linux only.
+
+    Checking thousands of files before a batch takes longer than the batch. Elsewhere, and where the kernel watches no
+    more folders, they are checked in turn. It is of the process that made it: a fork shares the descriptor, and must
+    leave it alone.
+    """
+
+    def __init__(self, names: Iterable[str], paths: Iterable[str], folders: Iterable[str]) -> None:
+        """Watch files and folders by their names, and by the paths where links lead; raise OSError if that fails."""
+        several = list(names)
+        real = {folder: os.path.realpath(folder) for folder in set(map(os.path.dirname, several))}
+        links = (os.path.join(real[os.path.dirname(name)], os.path.basename(name)) for name in several)
+        self._paths, self._home = {*paths, *links}, os.getpid()
+        watched = {*map(os.path.dirname, self._paths), *map(os.path.realpath, folders)}
+        if len(watched) > MOST_FOLDERS:
+            raise OSError("too many folders")
+        self._folders: dict[int, str] = {}
+        self._descriptor = _checked(_kernel().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        try:
+            for folder in watched:
+                watch = _kernel().inotify_add_watch(self._descriptor, os.fsencode(folder), WRITTEN | NAMED)
+                self._folders[_checked(watch)] = folder
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0 and os.getpid() == self._home:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        with suppress(OSError, AttributeError):
+            self.close()
+
+    def have_come(self) -> bool:
+        """Return whether one of the files may have changed since the last call. Raise OSError if nobody can tell, as
+        where the program has closed all descriptors and may have its own under this number.
+        """
+        if os.getpid() != self._home or os.readlink(f"/proc/self/fd/{self._descriptor}") != KIND:
+            self._descriptor = -1
+            raise OSError("the descriptor is not ours any more")
+        found = False
+        with suppress(BlockingIOError):
+            while True:
+                found |= self._concern_us(os.read(self._descriptor, READ_AT_ONCE))
+        return found
+
+    def _concern_us(self, events: bytes) -> bool:
+        at, found = 0, False
+        while at < len(events):
+            watch, what, _, length = HEADER.unpack_from(events, at)
+            name = os.fsdecode(events[at + HEADER.size : at + HEADER.size + length].rstrip(b"\0"))
+            folder = self._folders.get(watch, "")
+            found |= bool(what & LOST) or os.path.join(folder, name) in self._paths
+            found |= bool(what & NAMED) and folder in self._paths
+            at += HEADER.size + length
+        return found
+
+
+@lru_cache(maxsize=1)
+def _kernel() -> Any:
+    if not sys.platform.startswith("linux"):
+        raise OSError("only Linux tells of changes to files in this way")
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(number: int) -> int:
+    if number < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return number

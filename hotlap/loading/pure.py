@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from typing import Any
 
-from hotlap.loading.contents import Unwatchable
-from hotlap.loading.files import Files, is_no_data
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.outside_profiles import has_modes
 from hotlap.loading.purity import Impure, Study, study_of, study_of_collate
 from hotlap.loading.purity.values import borrowed
-from hotlap.loading.settings import are_errors_heard, are_warnings_shown_again, replaced_kernels, settings
-from hotlap.loading.state import State
+from hotlap.loading.settings import are_errors_heard, are_warnings_shown_again, replaced_kernels
+from hotlap.loading.state import State, Watch
 from hotlap.loading.subsets import Levels
+from hotlap.loading.unsuited import Unfit
 from hotlap.patch.signals import comes_from_outside, is_in_handler
 
 MOST_READINGS = 8
+MANY = 6  # datasets of one class, after which it matters whether they are read again
 TOOLS = 6  # number of tool ids in sys.monitoring
-
-
-class Unfit(Exception):
-    """Raised with the reason why a loader's data can only be fetched as the program does."""
-
-
-class DataChanged(Unfit):
-    """Raised if what the data is made from has changed."""
 
 
 class Pure:
@@ -43,7 +34,7 @@ class Pure:
 
     def is_outdated(self) -> bool:
         """Return whether the code, or an object that it uses, has been replaced."""
-        return self._then.differs_now() is not None
+        return self._then.changed_now() is not None
 
     def watch(self, torch: Any, *studies: Study, contents: bool = True) -> Watch:
         """Watch for changes from now on; raises Unfit if they would go unnoticed.
@@ -114,14 +105,14 @@ def _studied(dataset: Any, before: int, draws: bool = False) -> Pure | str:
         return "what it is made from keeps changing"
     try:
         return Pure(study_of(dataset, draws), before + 1)
-    except (Impure, Unwatchable) as why:
+    except (Impure, Unfit) as why:
         return str(why)
 
 
 def pure_collate(collate: Any, known: Pure) -> Study:
     try:
         return study_of_collate(collate, known.study.result)
-    except (Impure, Unwatchable) as why:
+    except (Impure, Unfit) as why:
         raise Unfit(f"its collate_fn is not known to be pure: {why}") from None
 
 
@@ -150,7 +141,7 @@ def pure_but_for_draws(dataset: Any, collate: Any = None) -> tuple[Study, ...]:
         return (study,)
     try:
         return study, study_of_collate(collate, study.result, draws=True)
-    except (Impure, Unwatchable) as why:
+    except (Impure, Unfit) as why:
         raise Unfit(f"its collate_fn is not known to be pure: {why}") from None
 
 
@@ -159,83 +150,24 @@ def forget(dataset: Any, why: str) -> None:
     _known.put(dataset, why)
 
 
-class Watch:
-    """A snapshot of everything that fetching depends on."""
+class RepeatedClasses:
+    """Counts datasets per class: if a program keeps making new ones, proving each costs more than reading it once."""
 
-    def __init__(self, torch: Any, *studies: Study, contents: bool = True) -> None:
-        self._torch = torch
-        try:
-            self._state = State(*studies, contents=contents)
-            reads_files = any(study.reads_files for study in studies)
-            texts = [text for study in studies for text in study.texts]
-            folders = [folder for study in studies for folder in study.folders]
-            self._files = Files(self._state.files_named(), texts, folders) if reads_files else None
-        except Unwatchable as why:
-            raise Unfit(str(why)) from None
-        self._settings = self._settings_now()
+    def __init__(self) -> None:
+        self._of: dict[type, tuple[int, int]] = {}  # datasets proven, and how many of them were read again
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether workers see changes within an epoch too."""
-        return self._files is not None or self._state.is_shared
+    def proven(self, kind: type) -> None:
+        made, again = self._of.get(kind, (0, 0))
+        self._of[kind] = made + 1, again
 
-    def require_worth(self, epoch_seconds: float) -> None:
-        """Raise Unfit if checking for changes at each epoch costs more than it gains."""
-        try:
-            self._state.require_worth(epoch_seconds)
-        except Unwatchable as why:
-            raise Unfit(str(why)) from None
+    def read_again(self, kind: type) -> None:
+        made, again = self._of.get(kind, (0, 0))
+        self._of[kind] = made, again + 1
 
-    def require_watched(self, opened: list[str]) -> None:
-        """Raise Unfit if fetching has read a file that is not watched."""
-        for path in opened:
-            if not (is_no_data(path) if self._files is None else self._files.covers(path)):
-                raise Unfit(f"it reads {path}, where changes would go unnoticed")
-
-    def closely(self, batch_seconds: float, find: Callable[[], Levels] | None = None) -> None:
-        """Check before each batch of an epoch, not only at its start; raises Unfit if that would take too long.
-
-        `find` returns the levels of the items, if they are cached.
-        """
-        try:
-            self._state.watch_closely(batch_seconds, find)
-        except Unwatchable as why:
-            raise Unfit(str(why)) from None
-
-    def changed_in(self, rows: list[Any]) -> str | None:
-        return self._state.differs_in(rows)
-
-    @property
-    def is_by_rows(self) -> bool:
-        return self._state.is_compared_by_rows
-
-    @property
-    def found_late(self) -> bool:
-        """Whether a change found at the start of an epoch may have happened during the previous one."""
-        return self._files is not None and self._files.found_late
-
-    def changed_now(self) -> str | None:
-        """Return what has changed; called before a batch, when the program's own fetching would see it."""
-        if self._settings_now() != self._settings:
-            return "a setting"
-        return self._state.differs_now() or (None if self._files is None else self._files.differ_now())
-
-    def changed_at_epoch(self) -> str | None:
-        if self._settings_now() != self._settings:
-            return "a setting"
-        return self._state.differs_at_epoch() or (None if self._files is None else self._files.differ())
-
-    def changed_elsewhere(self, at_epoch: bool) -> str | None:
-        """Return what has changed that running workers see too: files, and memory that processes share."""
-        found = self._state.differs_elsewhere()
-        if found is not None or self._files is None:
-            return found
-        return self._files.differ() if at_epoch else self._files.differ_now()
-
-    def _settings_now(self) -> tuple[Any, ...]:
-        """Return what operations depend on besides their arguments."""
-        here = None if self._files is None else os.getcwd()  # noqa: PTH109 called before each batch
-        return (*settings(self._torch), here)
+    def why_not(self, kind: type) -> str | None:
+        made, again = self._of.get(kind, (0, 0))
+        too_often = made >= MANY and 2 * again < made
+        return f"{made} datasets of its class were made, and most were read only once" if too_often else None
 
 
 def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:

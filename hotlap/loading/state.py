@@ -14,18 +14,20 @@ close, free or resize what it no longer uses.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
 
-from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Part, Unwatchable, is_tensor, weakly
-from hotlap.loading.groups import ElementSums
+from hotlap.loading.contents import SMALL, Contents, ListedRows, Memory, Part, is_tensor, weakly
+from hotlap.loading.files import Files, is_no_data
+from hotlap.loading.groups import ElementSums, RowSums
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.objects import without_our_layers
 from hotlap.loading.purity.plain import CONTAINERS, is_array, is_atom, is_record, is_table, same_atom
 from hotlap.loading.purity.study import reference
-from hotlap.loading.row_sums import RowSums
+from hotlap.loading.settings import settings
 from hotlap.loading.subsets import Levels
+from hotlap.loading.unsuited import Unfit
 
 ABSENT: Any = object()
 FREED: Any = object()  # in place of a value that the program has let go of, and perhaps replaced by None
@@ -69,11 +71,11 @@ class State:
         if self._with_contents and is_plain_holder(value := place.found()):
             self._contents.add(value, find=place.found)
 
-    def watch_closely(self, batch_seconds: float, find: Callable[[], Levels] | None = None) -> None:
+    def closely(self, batch_seconds: float, find: Callable[[], Levels] | None = None) -> None:
         """Decide what is compared before each batch, given how long the program takes to fetch one.
 
         Containers with an element for each item are compared by the elements of the batch, and all else in full;
-        raises Unwatchable if that takes too long. `find` returns the levels of the items, if batches are made from
+        raises Unfit if that takes too long. `find` returns the levels of the items, if batches are made from
         copies.
         """
         by_rows = find is not None
@@ -88,7 +90,7 @@ class State:
         if left:
             left = self._contents.compare_always(left, allowed)
         if left and (find is not None or self._contents.bytes <= SMALL):
-            raise Unwatchable(
+            raise Unfit(
                 f"{sum(part.bytes for part in left) / 1e6:,.1f} MB of what it reads are not read row by row, "
                 "and checking them for changes before each batch takes too long"
             )
@@ -106,48 +108,88 @@ class State:
                 self._rows.append((found, level))
         return rest
 
-    def differs_in(self, rows: list[Any]) -> str | None:
+    def changed_in(self, rows: list[Any]) -> str | None:
         """Compare the rows of a batch, given for each level of subsets; called if nothing else has changed."""
         return Memory.name if any(sums.differ(rows[level]) for sums, level in self._rows) else None
 
     @property
-    def is_compared_by_rows(self) -> bool:
+    def is_by_rows(self) -> bool:
         return bool(self._rows)
 
     def require_worth(self, epoch_seconds: float) -> None:
-        """Raise Unwatchable if comparing everything before and after each epoch takes longer than it saves."""
+        """Raise Unfit if comparing everything before and after each epoch takes longer than it saves."""
         if 2 * self._contents.seconds > max(LEAST_SECONDS, SHARE * epoch_seconds):
-            raise Unwatchable(
+            raise Unfit(
                 f"checking it for changes at each epoch takes {2 * self._contents.seconds:.2f} s "
                 f"({self._contents.bytes / 1e6:,.0f} MB), and fetching it {epoch_seconds:.2f} s"
             )
 
-    def differs_now(self) -> str | None:
+    def changed_now(self) -> str | None:
         """Return what has changed; called before each batch."""
         for place in self._places:
             if not place.holds():
                 return place.name
         return self._contents.moved() or self._contents.always_differ()
 
-    def differs_at_epoch(self) -> str | None:
+    def changed_at_epoch(self) -> str | None:
         """Compare everything and return what has changed; called at the start of an epoch."""
         for place in self._places:
             if not place.holds():
                 return place.name
         return self._contents.differ()
 
-    def differs_elsewhere(self) -> str | None:
-        """Return what has changed that running workers see too."""
-        return self._contents.differ_shared()
+
+class Watch(State):
+    """A snapshot of everything that fetching depends on: what the studies read, files, and settings."""
+
+    def __init__(self, torch: Any, *studies: Study, contents: bool = True) -> None:
+        """Raises Unfit if changes would go unnoticed. `contents=False` is for callers that read the contents again."""
+        super().__init__(*studies, contents=contents)
+        self._torch = torch
+        self._files: Files | None = None
+        if any(study.reads_files for study in studies):
+            texts = [text for study in studies for text in study.texts]
+            folders = [folder for study in studies for folder in study.folders]
+            self._files = Files(self._contents.texts(), texts, folders)
+        self._settings = self._settings_now()
 
     @property
     def is_shared(self) -> bool:
-        """Whether some of its memory is a mapped file or shared between processes."""
-        return self._contents.is_shared
+        """Whether workers see changes within an epoch too: of files, and of memory that processes share."""
+        return self._files is not None or self._contents.is_shared
 
-    def files_named(self) -> Iterator[str]:
-        """Yield the texts and paths in what is read, which may name files."""
-        return self._contents.texts()
+    def require_watched(self, opened: list[str]) -> None:
+        """Raise Unfit if fetching has read a file that is not watched."""
+        for path in opened:
+            if not (is_no_data(path) if self._files is None else self._files.covers(path)):
+                raise Unfit(f"it reads {path}, where changes would go unnoticed")
+
+    @property
+    def found_late(self) -> bool:
+        """Whether a change found at the start of an epoch may have happened during the previous one."""
+        return self._files is not None and self._files.found_late
+
+    def changed_now(self) -> str | None:
+        if self._settings_now() != self._settings:
+            return "a setting"
+        return super().changed_now() or (None if self._files is None else self._files.differ_now())
+
+    def changed_at_epoch(self) -> str | None:
+        if self._settings_now() != self._settings:
+            return "a setting"
+        return super().changed_at_epoch() or (None if self._files is None else self._files.differ())
+
+    def changed_elsewhere(self, at_epoch: bool) -> str | None:
+        """Return what has changed that running workers see too."""
+        found = self._contents.differ_shared()
+        if found is not None or self._files is None:
+            return found
+        return self._files.differ() if at_epoch else self._files.differ_now()
+
+    def _settings_now(self) -> tuple[Any, ...]:
+        """Return what operations depend on besides their arguments."""
+        here = None if self._files is None else os.getcwd()  # noqa: PTH109 called before each batch
+        return (*settings(self._torch), here)
 
 
 def is_plain_holder(value: Any) -> bool:

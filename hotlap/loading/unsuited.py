@@ -1,4 +1,4 @@
-"""Which DataLoaders are left alone without looking at their data."""
+"""Which DataLoaders and datasets are left alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import inspect
 from typing import Any
 
 from hotlap.loading.purity.genuine import genuine_of
+
+
+class Unfit(Exception):
+    """Raised with the reason why a loader's data can only be fetched as the program does."""
+
+
+class DataChanged(Unfit):
+    """Raised if what the data is made from has changed."""
 
 
 def unsuited(torch: Any, loader: Any) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from harness import WARM_HOTLAP
 from warm import warmed
 
 from hotlap.bench import session
@@ -58,10 +59,8 @@ class Stage:
         return {**os.environ, **own, "HOTLAP_DIR": str(self.folder / "kept")}
 
     def command(self, *arguments: str) -> list[str]:
-        """The command in a process that has already imported torch."""
-        script = self.folder / "start.py"
-        script.write_text("from hotlap import cli\ncli.main()\n")
-        return warmed([sys.executable, str(script), *self.words(*arguments)])
+        """The command in a process that has already imported it."""
+        return warmed([*WARM_HOTLAP, *self.words(*arguments)])
 
     def words(self, *arguments: str) -> list[str]:
         return ["bench", "--size", "tiny", "--out", str(self.out), *arguments]
@@ -74,7 +73,7 @@ class Stage:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

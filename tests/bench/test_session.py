@@ -186,7 +186,7 @@ def test_an_interrupted_bench_says_how_to_resume(stage, number):
     running = stage.start("sun", "--arms", "naive", "--device", "cpu")
     wait_for(stage.calls)
     running.send_signal(number)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=600)
     assert running.returncode == 130
     assert f"hotlap bench --resume --out {stage.out}" in errors
     assert not psutil.pid_exists(int(stage.calls()[0][3]))
@@ -199,7 +199,7 @@ def test_data_whose_generation_was_killed_is_generated_again(stage):
     wait_for(lambda: list((stage.folder / "data").glob("sun/.*building*/half.txt")))
     for child in psutil.Process(running.pid).children():
         os.kill(child.pid, signal.SIGKILL)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=600)
     assert running.returncode == 76
     assert "cannot generate the data of sun" in errors
     (stage.root / "hold-data").unlink()

@@ -10,14 +10,8 @@ import torch
 
 import hotlap
 from hotlap.catalog.resident_data import store
-from hotlap.catalog.resident_data.sameness import same
-from hotlap.loading import pure, state
-
-
-def be_patient(monkeypatch):
-    """All that a dataset reads is checked, even on a busy machine."""
-    monkeypatch.setattr(state, "ALWAYS", 60.0)
-    monkeypatch.setattr(state, "LEAST_SECONDS", 60.0)
+from hotlap.loading import pure
+from hotlap.loading.samples import same
 
 
 def rows_asked_for(monkeypatch):

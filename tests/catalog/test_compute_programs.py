@@ -15,7 +15,7 @@ def test_a_lightning_program_prints_the_same(tmp_path, tmp_path_factory):
     plain = alone(tmp_path_factory, python(program))
     flags = [part for name in EXACT for part in ("--with", name)]
     command = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *flags, *warmed(python(program))]
-    ran = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == plain.stdout

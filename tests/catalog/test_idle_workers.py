@@ -121,7 +121,12 @@ def same_as_alone(program, source):
     command = warmed([sys.executable, str(program)])
     plain, ours = (
         subprocess.run(
-            whole, cwd=program.parent, env=environment(PYTHONUNBUFFERED="1"), capture_output=True, text=True, timeout=60
+            whole,
+            cwd=program.parent,
+            env=environment(PYTHONUNBUFFERED="1"),
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
         for whole in (command, [*HOTLAP, "run", "--at-once", "--run-dir", "kept", *command])
     )

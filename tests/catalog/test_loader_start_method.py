@@ -139,7 +139,7 @@ def test_forkserver_workers_give_the_same_losses(tmp_path):
     alone = [*train(shuffled(num_workers=1), epochs=1)[0], *torch.rand(2).tolist()]
     flags = ["--with", f"{NAME}=forkserver"]
     whole = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), *flags, *command]
-    ours = subprocess.run(whole, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=120)
+    ours = subprocess.run(whole, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=600)
     assert ours.returncode == 0, ours.stderr
     assert ours.stdout == f"{alone}\n"
     assert "applied: loader-start-method (workers of Rows started by forkserver)" in ours.stderr

@@ -11,18 +11,17 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import hotlap
-from hotlap.catalog.resident_data.sameness import same
+from hotlap.loading.samples import same
 from tests.catalog.loading import applied
-from tests.catalog.resident import be_patient, outcome, resident, seeded
+from tests.catalog.resident import outcome, resident, seeded
 
 caches = importlib.import_module("hotlap.catalog.resident_data.caches")
 TOTAL, RARE = 60, 17
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch):
+def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    be_patient(monkeypatch)
     yield
     hotlap.disable()
 

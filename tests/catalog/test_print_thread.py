@@ -158,7 +158,7 @@ def test_output_is_the_same_however_the_program_ends(arguments, tmp_path):
     command = warmed([sys.executable, str(script), *arguments])
     whole = [*HOTLAP, "run", "--run-dir", str(tmp_path / "kept"), "--with", NAME, *command]
     alone, ours = (
-        subprocess.run(command_line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+        subprocess.run(command_line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600)
         for command_line in (command, whole)
     )
     assert ours.stdout == alone.stdout

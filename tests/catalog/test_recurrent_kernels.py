@@ -10,11 +10,13 @@ from observations import device, kernel, model, observation
 from torch import nn
 
 from hotlap.catalog import entries
-from hotlap.kernels.recurrent import recurrence_steps, selection
+from hotlap.kernels.recurrent import direct, selection
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import RootDiscovery
 from hotlap.runtime.site import Site
+from tests.kernels.recurrent import emulating
+from tests.kernels.recurrent.compared import BY
 
 swapping = importlib.import_module("hotlap.catalog.recurrent_kernels.apply")
 
@@ -32,15 +34,14 @@ def site():
 
 @pytest.fixture
 def as_if_on_a_gpu(monkeypatch):
-    """Layers count as on a GPU, and the same algorithm in plain torch runs them."""
+    """Layers count as on a GPU, whose kernels run on the CPU, thread by thread."""
     monkeypatch.setattr(swapping, "on_gpu", lambda _: True)
     walked = []
 
-    forward = recurrence_steps.forward
-    monkeypatch.setattr(
-        recurrence_steps, "forward", lambda name, steps: walked.append(steps.kind) or forward(name, steps)
-    )
-    with selection.forced("torch"):
+    forward = direct.forward
+    monkeypatch.setattr(direct, "forward", lambda *given: walked.append(given[0].shape.kind) or forward(*given))
+    emulating.on_cpu(monkeypatch)
+    with selection.forced(BY):
         yield walked
 
 

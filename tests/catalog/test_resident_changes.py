@@ -13,11 +13,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hotlap
-from hotlap.catalog.resident_data.identity import MANY, same_function
-from hotlap.catalog.resident_data.sameness import same
+from hotlap.catalog.resident_data.caches import same_function
 from hotlap.loading import state
 from hotlap.loading.identity import AlsoOfLists
-from tests.catalog.resident import be_patient, outcome, resident
+from hotlap.loading.pure import MANY
+from hotlap.loading.samples import same
+from tests.catalog.resident import outcome, resident
 
 TOTAL = 120  # so many that the items compared at the start of an epoch rarely include a changed one
 
@@ -25,7 +26,6 @@ TOTAL = 120  # so many that the items compared at the start of an epoch rarely i
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    be_patient(monkeypatch)
     yield
     hotlap.disable()
 

@@ -26,8 +26,8 @@ from torch.utils.data import (
 from warm import warmed
 
 import hotlap
-from hotlap.catalog.resident_data.sameness import same
-from tests.catalog.resident import be_patient, check, epochs, outcome, resident, rows_asked_for, seeded
+from hotlap.loading.samples import same
+from tests.catalog.resident import check, epochs, outcome, resident, rows_asked_for, seeded
 
 Pair = namedtuple("Pair", "left right")
 
@@ -35,7 +35,6 @@ Pair = namedtuple("Pair", "left right")
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    be_patient(monkeypatch)
     yield
     hotlap.disable()
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import hotlap
 from hotlap.catalog.resident_data.store import Store
-from tests.catalog.resident import be_patient, check, outcome, resident
+from tests.catalog.resident import check, outcome, resident
 from tests.catalog.test_resident_data import FORMS, Made
 from tests.catalog.test_resident_ragged import Notes, numbered
 
@@ -22,7 +22,6 @@ caches = import_module("hotlap.catalog.resident_data.caches")
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    be_patient(monkeypatch)
     yield
     hotlap.disable()
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import hotlap
-from hotlap.catalog.resident_data import foresight
+from hotlap.catalog.resident_data import sampled_indices
 
 DATA = TensorDataset(torch.arange(403.0).reshape(403, 1))
 OTHER = TensorDataset(torch.arange(8.0).reshape(8, 1))
@@ -18,7 +18,7 @@ OTHER = TensorDataset(torch.arange(8.0).reshape(8, 1))
 
 @pytest.fixture(autouse=True)
 def every_length(monkeypatch):
-    monkeypatch.setattr(foresight, "LONG", 1)
+    monkeypatch.setattr(sampled_indices, "LONG", 1)
 
 
 def epochs(sampler, between=lambda number: None):
@@ -48,7 +48,7 @@ def test_orders_equal_torchs_and_are_predicted_where_possible(between, hits):
     sampler = RandomSampler(DATA)
     with hotlap.enable(None, with_=["resident-data"]):
         assert epochs(sampler, between) == plain
-    assert foresight._known[sampler].hits == hits
+    assert sampled_indices._known[sampler].hits == hits
 
 
 def wait_for(known):
@@ -67,27 +67,27 @@ def hits_after_epoch(known, length=50, draws=1):
     return known.hits
 
 
-@pytest.mark.parametrize("draws", foresight.GUESSES)
+@pytest.mark.parametrize("draws", sampled_indices.GUESSES)
 def test_the_second_epoch_is_predicted_by_a_guess(draws):
-    known = foresight.Foresight()
+    known = sampled_indices.Foresight()
     assert [hits_after_epoch(known, draws=draws) for _ in range(4)] == [0, 1, 2, 3]
     assert known._draws == [draws]
 
 
 def test_a_number_of_draws_seen_before_is_predicted_too():
-    known = foresight.Foresight()
+    known = sampled_indices.Foresight()
     assert [hits_after_epoch(known, draws=draws) for draws in (1, 7, 7, 9, 7, 9, 7)] == [0, 0, 1, 1, 2, 3, 4]
 
 
 def test_guesses_stay_until_two_epochs_draw_the_same_number():
-    known = foresight.Foresight()
+    known = sampled_indices.Foresight()
     assert [hits_after_epoch(known, draws=draws) for draws in (1, 2, 1, 1, 1, 3, 1)] == [0, 1, 2, 3, 4, 4, 5]
 
 
 @pytest.mark.parametrize(("length", "orders"), [(50, 4), (51, 3), (100, 2), (101, 1), (1000, 1)])
 def test_long_orders_are_drawn_for_fewer_guesses(length, orders, monkeypatch):
-    monkeypatch.setattr(foresight, "AT_MOST", 200)
-    known = foresight.Foresight()
+    monkeypatch.setattr(sampled_indices, "AT_MOST", 200)
+    known = sampled_indices.Foresight()
     known._begin(1, length)
     wait_for(known)
     assert len(known._orders) == orders
@@ -101,8 +101,8 @@ def test_an_early_request_waits_for_at_most_one_order(monkeypatch):
         somebody_waits.wait(60)
         return torch.arange(length)
 
-    monkeypatch.setattr(foresight, "permuted", slowly)
-    known = foresight.Foresight()
+    monkeypatch.setattr(sampled_indices, "permuted", slowly)
+    known = sampled_indices.Foresight()
     known._begin(1, 4)
     asking = threading.Thread(target=known._end)
     asking.start()
@@ -110,11 +110,11 @@ def test_an_early_request_waits_for_at_most_one_order(monkeypatch):
         time.sleep(0.001)
     somebody_waits.set()
     asking.join()
-    assert len(known._orders) == 1 < len(foresight.GUESSES)
+    assert len(known._orders) == 1 < len(sampled_indices.GUESSES)
 
 
 def test_a_dataset_of_another_length_gets_an_order_of_its_own():
-    known = foresight.Foresight()
+    known = sampled_indices.Foresight()
     torch.manual_seed(0)
     for length in (50, 50, 50, 60, 60):
         hits_after_epoch(known, length)
@@ -122,7 +122,7 @@ def test_a_dataset_of_another_length_gets_an_order_of_its_own():
 
 
 def test_short_epochs_are_drawn_on_demand(monkeypatch):
-    monkeypatch.setattr(foresight, "LONG", 1000)
+    monkeypatch.setattr(sampled_indices, "LONG", 1000)
     sampler = RandomSampler(DATA)
-    assert sorted(foresight.order_of(sampler, 5, 403).tolist()) == list(range(403))
-    assert sampler not in foresight._known
+    assert sorted(sampled_indices.order_of(sampler, 5, 403).tolist()) == list(range(403))
+    assert sampler not in sampled_indices._known

@@ -10,7 +10,7 @@ import hotlap
 from hotlap.catalog.resident_data import sampled_indices as drawing
 from hotlap.catalog.resident_data.rows import BatchIndices, Order, TensorRows
 from hotlap.catalog.resident_data.sampled_indices import as_torch_draws, drawn
-from tests.catalog.resident import be_patient, rows_asked_for
+from tests.catalog.resident import rows_asked_for
 
 DATA = TensorDataset(torch.arange(403 * 8, dtype=torch.float32).reshape(403, 8), torch.arange(403))
 
@@ -111,7 +111,6 @@ def test_unaligned_or_large_batches_are_gathered_one_by_one():
 
 
 def test_tensors_in_another_layout_are_copied_in_one_piece(monkeypatch):
-    be_patient(monkeypatch)
     data = TensorDataset(torch.randn(8, 403).T, torch.arange(403))
     plain, fetched = [(rows.tolist(), rows.stride()) for rows, _ in DataLoader(data, 16)], rows_asked_for(monkeypatch)
     with hotlap.enable(None, with_=["resident-data"]) as enabled:

@@ -14,13 +14,12 @@ import hotlap
 from hotlap.catalog.resident_data.apply import Keeper
 from hotlap.catalog.resident_data.caches import Caches
 from hotlap.catalog.resident_data.device_leaves import SETTLED, DeviceLeaves
-from tests.catalog.resident import be_patient, check, outcome, resident, rows_asked_for
+from tests.catalog.resident import check, outcome, resident, rows_asked_for
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    be_patient(monkeypatch)
     yield
     hotlap.disable()
 

@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from hotlap.loading import pure as loading
-from hotlap.loading.pure import Unfit, pure, visit
+from hotlap.loading.pure import pure, visit
+from hotlap.loading.unsuited import Unfit
 from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.silence import silenced
 from tests.catalog.resident import outcome, resident

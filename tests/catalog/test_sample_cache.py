@@ -11,14 +11,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import hotlap
-from hotlap.catalog.resident_data.sameness import same
-from tests.catalog.resident import be_patient, rows_asked_for
+from hotlap.loading.samples import same
+from tests.catalog.resident import rows_asked_for
 
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    be_patient(monkeypatch)
     monkeypatch.setattr(import_module("hotlap.catalog.sample_cache.apply"), "CHEAP_COPY", 1e9)
     yield
     hotlap.disable()

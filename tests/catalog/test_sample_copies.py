@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hotlap.loading.copies import faithful_copy
-from hotlap.loading.pure import Unfit, warnings_raised
+from hotlap.loading.pure import warnings_raised
+from hotlap.loading.unsuited import Unfit
 
 X = torch.arange(48.0).reshape(6, 8)
 TWICE = torch.ones(3)

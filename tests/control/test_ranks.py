@@ -154,7 +154,7 @@ def check_ranks(torchrun: list[str], device: str, folder: Path) -> None:
         str(folder / "kept"),
     ]
     command = [*hotlap, *torchrun, str(script), device]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [f"{step} 1" for step in range(49, 300, 50)]
     messages = [line for line in ran.stderr.splitlines() if line.startswith("hotlap: ")]

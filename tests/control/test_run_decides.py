@@ -71,7 +71,7 @@ while goes_on():
 
 def ran(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "EPOCHS": "40", "UNTIL": "", **more}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=600)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hotlap.loading.file_events import FileEvents
+from hotlap.loading.files import FileEvents
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of changes")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotlap.loading.row_sums import ArrayRows
+from hotlap.loading.groups import ArrayRows
 
 ARRAYS = {
     "doubles": np.random.default_rng(0).normal(size=(40, 6)),

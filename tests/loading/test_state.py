@@ -15,9 +15,10 @@ from PIL import Image, ImageFile
 from torch.utils.data import Dataset
 
 from hotlap.loading import files, state
-from hotlap.loading.pure import Watch, pure
+from hotlap.loading.pure import pure
 from hotlap.loading.purity import study_of
 from hotlap.loading.settings import settings
+from hotlap.loading.state import Watch
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import RootDiscovery

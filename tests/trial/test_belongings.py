@@ -58,7 +58,7 @@ def process(request, tmp_path_factory):
 
         def run(arm: str, harm: str = "") -> Sample:
             patch.setenv("HARM", harm)
-            sample = runner.run(Spec(number=0, arm=arm, choices=(), seed_shift=0, steps=STEPS, least=25, seconds=60.0))
+            sample = runner.run(Spec(number=0, arm=arm, choices=(), seed_shift=0, steps=STEPS, least=25, seconds=600.0))
             assert sample.ended == "measured", sample.why
             return sample
 

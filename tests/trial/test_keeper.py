@@ -203,7 +203,7 @@ def test_files_written_by_compiled_code_are_restored_after_a_real_process(keeper
     (work / "train.py").write_text(COMPILED)
     before = {path.name: path.read_text() for path in work.iterdir()}
     runner = LocalRunner((sys.executable, "train.py"), tmp_path / "trials", 1.0, keeper=keeper)
-    runner.run(Spec(number=0, arm="base", choices=(), seed_shift=0, steps=9, least=5, seconds=60.0))
+    runner.run(Spec(number=0, arm="base", choices=(), seed_shift=0, steps=9, least=5, seconds=600.0))
 
     assert {path.name: path.read_text() for path in work.iterdir()} == before
     assert len(keeper.said) == 2

@@ -31,7 +31,7 @@ def naive_run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[O
 def test_several_processes_draw_the_same_pictures(workload, folder, tmp_path) -> None:
     """The report size is drawn by all cores; here two processes share a small size."""
     code = f"import data; data.PIXELS_PER_PROCESS = 100_000; data.ensure('tiny', 0, data.Path({str(tmp_path)!r}))"
-    subprocess.run([sys.executable, "-c", code], cwd=WORKLOADS / NAME, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], cwd=WORKLOADS / NAME, check=True, timeout=600)
     shared = workload.data.default_folder("tiny", root=tmp_path)
     assert workload.cache.checksums(shared) == workload.cache.checksums(folder)
 

@@ -134,7 +134,7 @@ def test_a_killed_build_is_never_read_and_is_cleaned_up(cache, counted_build, tm
 def test_two_concurrent_processes_build_once(tmp_path: Path) -> None:
     folder, record = tmp_path / "leak" / "tiny", tmp_path / "calls"
     builders = [start_builder(folder, record, pause=0.5) for _ in range(3)]
-    printed = [builder.communicate(timeout=60)[0].strip() for builder in builders]
+    printed = [builder.communicate(timeout=600)[0].strip() for builder in builders]
     assert printed == [str(folder)] * 3
     assert record.read_text() == "built\n"
 

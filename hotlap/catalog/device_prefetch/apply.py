@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from hotlap.catalog.resident_data.layout import Layout, take_apart
+from hotlap.loading.samples import Layout, take_apart
 from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.site import Site
 

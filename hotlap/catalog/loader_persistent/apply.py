@@ -21,8 +21,9 @@ from hotlap.catalog.loader_persistent.idle_workers import end, has_room, hide_be
 from hotlap.catalog.loader_persistent.noticing_calls import NoticingCalls, left_to_torch, under_way
 from hotlap.catalog.loader_persistent.seeds import can_be_sent, send
 from hotlap.catalog.loader_persistent.worker_warnings import WarningFlag
-from hotlap.loading.pure import Unfit, Watch, pure_but_for_draws
-from hotlap.loading.unsuited import is_sampler_lazy
+from hotlap.loading.pure import pure_but_for_draws
+from hotlap.loading.state import Watch
+from hotlap.loading.unsuited import Unfit, is_sampler_lazy
 from hotlap.patch.forks import why_no_processes
 from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.loader_arguments import LoaderArguments, WorkerStartNotice, when_made

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.loading.pure import Unfit, pure
+from hotlap.loading.pure import pure
+from hotlap.loading.unsuited import Unfit
 from hotlap.loading.weight import weight_of
 from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.loader_arguments import LoaderArguments

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hotlap import machine
-from hotlap.loading.pure import Unfit, pure, pure_collate
+from hotlap.loading.pure import pure, pure_collate
+from hotlap.loading.unsuited import Unfit
 from hotlap.loading.weight import weight_of
 from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.loader_arguments import LoaderArguments, WorkerStartNotice, when_made

@@ -8,7 +8,8 @@ import weakref
 from multiprocessing import forkserver
 from typing import Any
 
-from hotlap.loading.pure import Unfit, pure, pure_collate
+from hotlap.loading.pure import pure, pure_collate
+from hotlap.loading.unsuited import Unfit
 from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.loader_arguments import LoaderArguments, when_made
 from hotlap.runtime.main_script import why_not_twice

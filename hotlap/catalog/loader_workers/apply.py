@@ -8,7 +8,8 @@ from typing import Any
 
 from hotlap import machine
 from hotlap.catalog.loader_workers.reaper import Reaper
-from hotlap.loading.pure import Unfit, pure, pure_collate
+from hotlap.loading.pure import pure, pure_collate
+from hotlap.loading.unsuited import Unfit
 from hotlap.loading.weight import Weight, weight_of
 from hotlap.machine import cores_of_a_rank
 from hotlap.patch.forks import why_no_processes

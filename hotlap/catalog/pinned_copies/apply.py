@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from hotlap.catalog.resident_data.layout import take_apart
+from hotlap.loading.samples import take_apart
 from hotlap.patch.dynamo import keep_out
 from hotlap.patch.tensors import IN, direction_of
 from hotlap.runtime.site import Original, Site

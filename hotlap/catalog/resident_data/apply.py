@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.resident_data.batch_picker import BatchPicker
 from hotlap.catalog.resident_data.caches import Caches, DatasetRows, is_complete, needs_workers
-from hotlap.catalog.resident_data.sameness import can_be_pickled
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.outside_profiles import is_profiled, unprofiled
-from hotlap.loading.pure import DataChanged, Unfit, is_traced
-from hotlap.loading.unsuited import unsuited
+from hotlap.loading.pure import is_traced
+from hotlap.loading.samples import can_be_pickled
+from hotlap.loading.unsuited import DataChanged, Unfit, unsuited
 from hotlap.patch.forks import why_no_processes
 from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.loader_arguments import start_method

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hotlap.catalog.resident_data.caches import Caches, DatasetRows
 from hotlap.catalog.resident_data.rows import BatchIndices
 from hotlap.catalog.resident_data.store import Store, megabytes
-from hotlap.loading.pure import DataChanged, Unfit, fetch, levels_of
+from hotlap.loading.pure import fetch, levels_of
+from hotlap.loading.unsuited import DataChanged, Unfit
 
 if TYPE_CHECKING:
     from hotlap.catalog.resident_data.device_leaves import DeviceLeaves

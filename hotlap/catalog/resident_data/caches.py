@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from functools import partial
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from hotlap.catalog.resident_data.custom_collate import stored
-from hotlap.catalog.resident_data.identity import RepeatedClasses, Weakly, same_function
 from hotlap.catalog.resident_data.store import AT_FIRST, EAGER, SHARE_OF_MEMORY, Store, host_memory, megabytes
 from hotlap.loading.identity import AlsoOfLists
-from hotlap.loading.pure import Unfit, levels_of
+from hotlap.loading.pure import RepeatedClasses, levels_of
+from hotlap.loading.purity.plain import same_atom
+from hotlap.loading.unsuited import Unfit
 from hotlap.patch.voice import say
 from hotlap.runtime.loader_arguments import start_method
 from hotlap.runtime.site import Site
@@ -223,3 +226,62 @@ def is_complete(store: Store) -> bool:
         return True
     is_little = store.missing * store.seconds <= EAGER and store.missing <= LITTLE
     return is_little and store.watch.changed_at_epoch() is None
+
+
+class Weakly:
+    """Refers to a function or object without keeping it alive; None once it is gone or if it has no weak references."""
+
+    def __init__(self, target: Any) -> None:
+        try:
+            self._get: Any = weakref.WeakMethod(target) if isinstance(target, MethodType) else weakref.ref(target)
+        except TypeError:
+            self._get = None
+
+    def __call__(self) -> Any:
+        return None if self._get is None else self._get()
+
+
+def same_function(first: Any, second: Any) -> bool:
+    """Return whether two functions or objects are the same, or were made by the same code with the same values."""
+    if first is second:
+        return True
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, partial):
+        return same_function(first.func, second.func) and _alike(
+            (first.args, sorted(first.keywords.items())), (second.args, sorted(second.keywords.items()))
+        )
+    if isinstance(first, MethodType):
+        return first.__func__ is second.__func__ and first.__self__ is second.__self__
+    if isinstance(first, FunctionType):
+        return first.__code__ is second.__code__ and _alike(_inside(first), _inside(second))
+    kind: Any = type(first)
+    if kind.__eq__ is not object.__eq__ or hasattr(kind, "__slots__") or not hasattr(first, "__dict__"):
+        return False
+    return _alike(sorted(vars(first).items()), sorted(vars(second).items()))
+
+
+def _inside(function: FunctionType) -> tuple[Any, ...]:
+    cells = tuple(_content(cell) for cell in function.__closure__ or ())
+    by_name = sorted((function.__kwdefaults__ or {}).items())
+    return id(function.__globals__), cells, function.__defaults__, by_name, sorted(vars(function).items())
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Return whether these are the same object, or equal numbers or strings of one type; 0.0 is not -0.0."""
+    if first is second:
+        return True
+    if type(first) is not type(second):
+        return False
+    if type(first) in (tuple, list):
+        return len(first) == len(second) and all(map(_alike, first, second))
+    if type(first) in (int, float, bool, complex, str, bytes):
+        return same_atom(first, second)
+    return isinstance(first, FunctionType | partial | MethodType) and same_function(first, second)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hotlap.catalog.resident_data.layout import Layout, take_apart
 from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows
-from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import Store
 from hotlap.loading.copies import copied, faithful_copy
-from hotlap.loading.pure import Pure, Unfit, passes_on, pure, pure_collate, visit
+from hotlap.loading.pure import Pure, passes_on, pure, pure_collate, visit
 from hotlap.loading.purity import Study
+from hotlap.loading.samples import Layout, same, take_apart
+from hotlap.loading.unsuited import Unfit
 from hotlap.patch.signals import comes_from_outside
 
 LARGE = 4096  # bytes: smaller tensors are not worth a stand-in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotlap.loading.pure import Unfit
+from hotlap.loading.unsuited import Unfit
 
 AT_A_TIME = 16  # batches gathered by one call …
 MOST_BYTES = 8 << 20  # … but no more than this: a batch kept by the program keeps the others' memory alive

@@ -11,16 +11,17 @@ from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
-from hotlap.catalog.resident_data.layout import Layout, take_apart
-from hotlap.catalog.resident_data.progress import Progress
 from hotlap.catalog.resident_data.rows import BatchIndices, Rows, TensorRows, TextRows, rows_for
-from hotlap.catalog.resident_data.sameness import ComparingCollate, form_of, same
 from hotlap.loading.files import read_files
-from hotlap.loading.pure import Pure, Unfit, Watch, fetch, length_of, visit, warnings_raised
+from hotlap.loading.pure import Pure, fetch, length_of, visit, warnings_raised
 from hotlap.loading.purity import Study
 from hotlap.loading.purity.genuine import genuine_of
+from hotlap.loading.samples import ComparingCollate, Layout, form_of, same, take_apart
+from hotlap.loading.state import Watch
+from hotlap.loading.unsuited import Unfit
 from hotlap.machine import free_bytes, held_bytes, ranks_here
 from hotlap.patch.signals import comes_from_outside
+from hotlap.patch.voice import say
 
 CHUNK, CHUNK_BYTES = 256, 256 << 20  # items and bytes fetched at once while filling, at most
 FIRST = 3  # items fetched to learn the layout of a batch
@@ -29,6 +30,7 @@ SHARE_OF_MEMORY = 0.5
 ARRIVING = 5e-4  # seconds that a batch takes at least from its worker to the program
 EAGER = 2.0  # seconds: a dataset that takes no longer is fetched at once, otherwise as the epochs go …
 AT_FIRST = 0.7  # … and before the first batch of workers: the first step must not come late
+SAY_AFTER, SAY_AGAIN = 5.0, 10.0  # seconds, between lines that say how far the items of a dataset are fetched
 
 
 class Store:
@@ -282,6 +284,22 @@ class Store:
         free = host_memory() * SHARE_OF_MEMORY
         if self.shared is None and self.bytes > free:
             raise Unfit(f"its data takes {megabytes(self.bytes)}, and only {megabytes(free)} of memory may be used")
+
+
+class Progress:
+    """Prints a line to stderr now and then if fetching takes long."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total, self._done = name, total, 0
+        self._next = time.monotonic() + SAY_AFTER
+
+    def tell(self, more: int) -> None:
+        self._done += more
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + SAY_AGAIN
+        share = f"{self._done / self._total:.0%}"
+        say(f"resident-data has fetched {share} of the {self._total} items of {self._name}")
 
 
 @contextmanager

@@ -8,15 +8,14 @@ import time
 import weakref
 from typing import Any
 
-from hotlap.catalog.resident_data.identity import RepeatedClasses
-from hotlap.catalog.resident_data.sameness import same
 from hotlap.catalog.resident_data.store import SHARE_OF_MEMORY, host_memory, megabytes
 from hotlap.loading.copies import copied, faithful_copy
 from hotlap.loading.files import read_files
 from hotlap.loading.identity import AlsoOfLists
 from hotlap.loading.outside_profiles import is_profiled, unprofiled
-from hotlap.loading.pure import Pure, Unfit, fetch, is_traced, length_of, levels_of, pure, visit
-from hotlap.loading.unsuited import unsuited
+from hotlap.loading.pure import Pure, RepeatedClasses, fetch, is_traced, length_of, levels_of, pure, visit
+from hotlap.loading.samples import same
+from hotlap.loading.unsuited import Unfit, unsuited
 from hotlap.loading.weight import leaves_of, size_of, weight_of
 from hotlap.patch.signals import comes_from_outside
 from hotlap.patch.voice import say

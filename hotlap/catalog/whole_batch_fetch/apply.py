@@ -12,7 +12,9 @@ from typing import Any
 
 from hotlap.catalog.whole_batch_fetch.source import Source, source_of
 from hotlap.loading.outside_profiles import is_profiled
-from hotlap.loading.pure import Unfit, Watch, is_traced, pure
+from hotlap.loading.pure import is_traced, pure
+from hotlap.loading.state import Watch
+from hotlap.loading.unsuited import Unfit
 from hotlap.patch.signals import comes_from_outside
 from hotlap.runtime.decline import EntryDeclined, no_effect
 from hotlap.runtime.site import Site

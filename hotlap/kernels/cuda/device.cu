@@ -58,43 +58,6 @@ __device__ __forceinline__ void put_four_everywhere(float* address, float4 value
   *(float4*)address = value;
 #endif
 }
-// What the blocks of a cluster send each other without a barrier: bytes are counted where they arrive, and waited for
-// there. A barrier of the cluster would wait until all that was written to global memory has arrived, too.
-#if SIGNALS
-__device__ __forceinline__ u32 there_of(const void* address, int rank) {
-  u32 here = (u32)__cvta_generic_to_shared(address), there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
-  return there;
-}
-__device__ __forceinline__ void signal_begin(unsigned long long* signal) {
-  u32 here = (u32)__cvta_generic_to_shared(signal);
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(here) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void signal_expect(unsigned long long* signal, int bytes) {
-  u32 here = (u32)__cvta_generic_to_shared(signal);
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(here), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void signal_wait(unsigned long long* signal, int parity) {
-  u32 here = (u32)__cvta_generic_to_shared(signal), done = 0;
-  while (done == 0)
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(here), "r"(parity) : "memory");
-}
-__device__ __forceinline__ void send_everywhere(float* address, float value, unsigned long long* signal) {
-#pragma unroll
-  for (int rank = 0; rank < CLUSTER; ++rank)
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
-                     there_of(address, rank)), "f"(value), "r"(there_of(signal, rank)) : "memory");
-}
-__device__ __forceinline__ void send_four_everywhere(float* address, float4 value, unsigned long long* signal) {
-#pragma unroll
-  for (int rank = 0; rank < CLUSTER; ++rank)
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(
-                     there_of(address, rank)), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w),
-                 "r"(there_of(signal, rank)) : "memory");
-}
-#endif
 __device__ __forceinline__ float from_lane_across(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
 __device__ __forceinline__ u32 bits_of(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ float of_bits(u32 bits) { return __uint_as_float(bits); }

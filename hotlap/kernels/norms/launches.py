@@ -44,7 +44,7 @@ def width(dtype: torch.dtype) -> int:
 def defines(dtype: torch.dtype, activation: str) -> tuple[str, ...]:
     """Return the compiler's defines; the last are device.cu's."""
     own = (f"-DTHREADS={THREADS}", f"-DTYPE={TYPES[dtype]}", f"-DACTIVATION={ACTIVATIONS.index(activation)}")
-    return *own, "-DCLUSTER=1", "-DBLOCKS=2", "-DEXACT=0", "-DSIGNALS=0"
+    return *own, "-DCLUSTER=1", "-DBLOCKS=2", "-DEXACT=0"
 
 
 @cache

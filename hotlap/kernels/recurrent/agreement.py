@@ -37,7 +37,7 @@ def limit(key: Key) -> float:
     Operands of products are rounded once in every layer, and float32 sums of many terms each add a little: those of a
     weight's gradient are as many as steps and batch rows. Errors of both kinds are independent, and grow as a root.
     """
-    exact = key.dtype == "float64" or (key.dtype == "float32" and key.exact and not cudnn_uses_tf32())
+    exact = key.dtype == "float32" and key.exact and not cudnn_uses_tf32()
     unit = FLOAT32 if exact else UNITS[key.dtype]
     terms = key.hidden + key.features + key.steps * key.batch
     return SLACK * (unit * math.sqrt(key.layers) + FLOAT32 * math.sqrt(terms))

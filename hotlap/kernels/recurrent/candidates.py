@@ -52,28 +52,18 @@ def _with_two_blocks(best: list[Variant], kind: str, hidden: int, batch: int, ex
     return [*best[:-1], two] if all(pair) else best
 
 
-def of_triton(hidden: int) -> list[Variant]:
-    """Return Triton's variants, for where CUDA C++ cannot be compiled."""
-    from hotlap.kernels.recurrent.triton_recurrence import HIDDEN_AT_MOST
-
-    if hidden > HIDDEN_AT_MOST:
-        return []
-    dots = [Variant("triton", "dot", rows, blocks=4) for rows in (16, 64)]
-    return [*dots, *(Variant("triton", "fma", rows, blocks=8 if hidden > 32 else 4) for rows in (1, 2))]
-
-
 def _possible(batch: int, exact: bool, chip: Chip) -> Iterator[Variant]:
     clusters = CLUSTERS if chip.capability >= (9, 0) else (1,)
     for cluster in clusters:
         for rows in FMA_ROWS:
-            yield Variant("cuda", "fma", rows, cluster)
-            yield Variant("cuda", "fma", rows, cluster, finer=2)
+            yield Variant("fma", rows, cluster)
+            yield Variant("fma", rows, cluster, finer=2)
         if not exact and chip.capability >= (8, 0):
             for rows in MMA_ROWS:
-                yield Variant("cuda", "mma", rows, cluster)
+                yield Variant("mma", rows, cluster)
             for rows in TILE_ROWS:
-                yield Variant("cuda", "tile", rows, cluster)
-                yield Variant("cuda", "tile", rows, cluster, finer=2)
+                yield Variant("tile", rows, cluster)
+                yield Variant("tile", rows, cluster, finer=2)
 
 
 def estimate(kernel_layout: Layout, batch: int, chip: Chip) -> float:

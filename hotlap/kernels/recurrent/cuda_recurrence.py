@@ -52,7 +52,7 @@ class Adder:
 
     @property
     def defines(self) -> tuple[str, ...]:
-        return (f"-DTHREADS={self.threads}", "-DCLUSTER=1", "-DBLOCKS=1", "-DEXACT=0", "-DSUMS=1", "-DSIGNALS=0")
+        return (f"-DTHREADS={self.threads}", "-DCLUSTER=1", "-DBLOCKS=1", "-DEXACT=0", "-DSUMS=1")
 
 
 Laid = Layout | Adder

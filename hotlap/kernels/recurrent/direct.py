@@ -1,4 +1,4 @@
-"""All layers and directions by the CUDA kernels, forward and backward, with as little host work as possible.
+"""All layers and directions, forward and backward, with as little host work as possible.
 
 At small shapes a call costs the host more than the device, so nothing is made here that a kernel does not need:
 kernels get addresses instead of views, and one allocation serves all that only they see. Forward keeps the gates of
@@ -18,8 +18,16 @@ from torch import Tensor
 from hotlap.kernels.recurrent.cuda_recurrence import pack_sums, pack_walk
 from hotlap.kernels.recurrent.plans import Level, Plan, RowPartition, planned
 from hotlap.kernels.recurrent.precision import products
-from hotlap.kernels.recurrent.stack import SavedOutputs, Shape, StackInputs
-from hotlap.kernels.recurrent.unwind import Gradients, Needs, OutputGradients, input_of, through_dropout
+from hotlap.kernels.recurrent.stack import (
+    Gradients,
+    Needs,
+    OutputGradients,
+    SavedOutputs,
+    Shape,
+    StackInputs,
+    input_of,
+    through_dropout,
+)
 
 FLOAT = 4
 

@@ -1,9 +1,7 @@
 """Ways of walking a layer: their names, and how their work is laid out on a multiprocessor.
 
 `cuda:fma:r2:c1` walks two batch rows with plain FMAs in one thread block; `cuda:mma:r16:c4` sixteen with TF32 tensor
-cores in a cluster of four; `cuda:tile:r4:c1` four with tensor cores that leave all gates of a unit in one thread;
-`triton:dot:r32` and `triton:fma:r2` are the kernels used where CUDA C++ cannot be compiled;
-`torch` is the same algorithm in plain torch, for any device and dtype.
+cores in a cluster of four; `cuda:tile:r4:c1` four with tensor cores that leave all gates of a unit in one thread.
 """
 
 from __future__ import annotations
@@ -24,38 +22,27 @@ WALKED_EASILY, REGISTERS_WITH_MANY = 8, 176  # more features only in small layer
 
 @dataclass(frozen=True)
 class Variant:
-    engine: str  # cuda, triton or torch
-    product: str = "fma"  # fma, mma, tile (cuda) or dot (triton)
+    product: str  # fma, mma or tile
     rows: int = 1  # batch rows that walk together
     cluster: int = 1
-    blocks: int = 1  # thread blocks that share a multiprocessor (cuda); warps (triton)
+    blocks: int = 1  # thread blocks that share a multiprocessor
     finer: int = 1  # at least so many times the threads, each with a smaller part of the reduction (fma, tile)
-    signals: bool = False  # blocks of a cluster count bytes instead of meeting at a barrier (tile)
 
     def __str__(self) -> str:
-        if self.engine == "torch":
-            return "torch"
-        if self.engine == "triton":
-            return f"triton:{self.product}:r{self.rows}:w{self.blocks}"
         finer = f":k{self.finer}" if self.finer > 1 else ""
-        signals = ":s1" if self.signals else ""
-        return f"cuda:{self.product}:r{self.rows}:c{self.cluster}:b{self.blocks}{finer}{signals}"
+        return f"cuda:{self.product}:r{self.rows}:c{self.cluster}:b{self.blocks}{finer}"
 
 
 @cache
 def parse(text: str) -> Variant:
     """Return the variant of this name; raise ValueError if there is none."""
     engine, *rest = text.split(":")
-    if engine == "torch" and not rest:
-        return Variant("torch")
-    products = {"cuda": ("fma", "mma", "tile"), "triton": ("fma", "dot")}.get(engine, ())
-    if not rest or rest[0] not in products or not all(setting[1:].isdecimal() for setting in rest[1:]):
+    is_known = engine == "cuda" and bool(rest) and rest[0] in ("fma", "mma", "tile")
+    if not is_known or not all(setting[1:].isdecimal() for setting in rest[1:]):
         raise ValueError(f"{text!r} is not a variant; use a name such as cuda:fma:r2:c1:b1")
     numbers = {setting[0]: int(setting[1:]) for setting in rest[1:]}
-    blocks = numbers.get("b", 1) if engine == "cuda" else numbers.get("w", 4)
-    return Variant(
-        engine, rest[0], numbers.get("r", 1), numbers.get("c", 1), blocks, numbers.get("k", 1), "s" in numbers
-    )
+    rows, cluster, blocks, finer = (numbers.get(setting, 1) for setting in "rcbk")
+    return Variant(rest[0], rows, cluster, blocks, finer)
 
 
 @dataclass(frozen=True)
@@ -90,7 +77,7 @@ class Layout:
         rows, depth = self.variant.rows, 4 * self.padded if self.backward else self.padded
         apart = depth + ((24 if depth % 32 else 8) if rows == 4 else (0 if depth % 32 else 16))
         exchanged = self.padded // self.variant.cluster * rows if self.backward and self.split > 1 else 0
-        return 2 * (rows * apart + (0 if rows == 4 else 4 * rows)) + exchanged + 4 * self.variant.signals
+        return 2 * (rows * apart + (0 if rows == 4 else 4 * rows)) + exchanged
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -98,7 +85,7 @@ class Layout:
             "LSTM": self.lstm, "BACKWARD": self.backward, "MMA": self.variant.product == "mma", "EXACT": self.exact,
             "HIDDEN": self.hidden, "PADDED": self.padded, "CLUSTER": self.variant.cluster, "ROWS": self.variant.rows,
             "SPLIT": self.split, "TILES": self.tiles, "THREADS": self.threads, "BLOCKS": self.variant.blocks,
-            "AHEAD": AHEAD, "SIGNALS": self.variant.signals, "FEATURES": self.features, "SUMMED": self.summed,
+            "AHEAD": AHEAD, "FEATURES": self.features, "SUMMED": self.summed,
         }  # fmt: skip
         return tuple(f"-D{name}={int(value)}" for name, value in values.items())
 
@@ -207,7 +194,7 @@ def _tiled(depth: int, columns: int, variant: Variant) -> tuple[int, int, int] |
 
 def _in_tiles(gates: int, padded: int, variant: Variant) -> tuple[int, int, int] | None:
     """Lay out tensor cores with a unit's gates in one thread: one warp for 16 units, or two with half the weights."""
-    if (variant.rows != 4 and variant.rows % 8) or (variant.signals and variant.cluster == 1):
+    if variant.rows != 4 and variant.rows % 8:
         return None
     found = []
     for split in (1, 2):

@@ -27,22 +27,21 @@ def run(
     compiling = plain is None and torch.compiler.is_compiling()
     flat = plain or [getattr(module, name) for name in module._flat_weights_names]  # a parametrization makes them anew
     if x.dtype == torch.float32 == flat[0].dtype and autocast is None:
-        return recurrent(shape, StackInputs(_dense(x, shape, compiling), h0, c0, flat), compiling)
+        return recurrent(shape, StackInputs(_dense(x, compiling), h0, c0, flat), compiling)
     wanted = autocast or x.dtype
-    inside = torch.float64 if x.dtype == torch.float64 else torch.float32  # low precision accumulates in float32
-    given = StackInputs(
-        _dense(x.to(inside), shape, compiling),
-        None if h0 is None else h0.to(inside),
-        None if c0 is None else c0.to(inside),
-        [weight.to(inside) for weight in flat],
+    given = StackInputs(  # low precision accumulates in float32
+        _dense(x.float(), compiling),
+        None if h0 is None else h0.float(),
+        None if c0 is None else c0.float(),
+        [weight.float() for weight in flat],
     )
     y, h_n, c_n = recurrent(shape, given, compiling)
     return y.to(wanted), h_n.to(wanted), c_n.to(wanted)
 
 
-def _dense(x: Tensor, shape: Shape, compiling: bool) -> Tensor:
+def _dense(x: Tensor, compiling: bool) -> Tensor:
     """Make inputs contiguous, unless the kernels multiply them themselves: those read any order of steps and rows."""
-    walked = not compiling and shape.by_cuda and x.shape[2] <= WALKED_AT_MOST and x.stride(2) == 1
+    walked = not compiling and x.shape[2] <= WALKED_AT_MOST and x.stride(2) == 1
     return x if walked else x.contiguous()
 
 

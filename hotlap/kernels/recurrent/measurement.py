@@ -8,7 +8,6 @@ them.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 import statistics
@@ -24,7 +23,7 @@ import torch
 from hotlap.kernels.cuda import nvrtc
 from hotlap.kernels.recurrent import cuda_recurrence
 from hotlap.kernels.recurrent.agreement import agreeing, say_once
-from hotlap.kernels.recurrent.candidates import Chip, likely, of_triton
+from hotlap.kernels.recurrent.candidates import Chip, likely
 from hotlap.kernels.recurrent.cuda_recurrence import Sizes
 from hotlap.kernels.recurrent.geometry import Variant, parse
 from hotlap.kernels.recurrent.probe import by_ours, by_torch, made
@@ -92,8 +91,8 @@ def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
     try:
         return compile_all(key.sizes, variants, device)
     except nvrtc.NoCompiler as error:
-        say_once(f"{error}; recurrent layers use Triton's kernels or cuDNN")
-        return of_triton(key.hidden) if _has_triton() else []
+        say_once(f"{error}; recurrent layers use cuDNN")
+        return []
 
 
 def compile_all(sizes: Sizes, variants: list[Variant], device: int) -> list[Variant]:
@@ -174,12 +173,3 @@ def _timed(run: Callable[[], Any], held_back: int = 0) -> float:
     end.record()
     end.synchronize()  # host sync; only while measuring
     return float(begin.elapsed_time(end))
-
-
-def _has_triton() -> bool:
-    try:
-        importlib.import_module("triton")
-    except ImportError:
-        say_once("Triton is not installed; recurrent layers use cuDNN")
-        return False
-    return True

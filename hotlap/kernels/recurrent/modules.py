@@ -196,9 +196,7 @@ def _of_place(module: Any, given: Tensor) -> str | None:
     weights = [getattr(module, name) for name in module._flat_weights_names]
     if any(tensor.device != weight.device or tensor.dtype != weight.dtype for tensor in weights):
         return "weights of several types or devices"
-    if selection.is_forced():
-        return None
-    if given.device.type != "cuda" or torch.version.cuda is None:
+    if not selection.is_forced() and (given.device.type != "cuda" or torch.version.cuda is None):
         return f"on {given.device.type}"
     if weight.device != given.device:
         return "weights on another device"

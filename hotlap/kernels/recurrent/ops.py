@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotlap.kernels.recurrent import direct, stack, unwind
+from hotlap.kernels.recurrent import direct, stack
 from hotlap.kernels.recurrent.plans import Plan
-from hotlap.kernels.recurrent.stack import SavedOutputs, Shape, StackInputs
-from hotlap.kernels.recurrent.unwind import Gradients, Needs, OutputGradients
+from hotlap.kernels.recurrent.stack import Gradients, Needs, OutputGradients, SavedOutputs, Shape, StackInputs
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 SECOND = "recurrent layers have no second derivatives, like cuDNN's"
@@ -57,11 +56,9 @@ def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_in_float32
-def _forward(shape: Shape, given: StackInputs, keep: bool) -> tuple[SavedOutputs, Plan | None]:
-    if shape.by_cuda:
-        plan = direct.plan_for(shape, given.x)
-        return direct.forward(plan, given, direct.allocate(plan, given.x, keep)), plan
-    return stack.forward(shape, given, stack.allocate(shape, given.x, keep), keep_gates=keep), None
+def _forward(shape: Shape, given: StackInputs, keep: bool) -> tuple[SavedOutputs, Plan]:
+    plan = direct.plan_for(shape, given.x)
+    return direct.forward(plan, given, direct.allocate(plan, given.x, keep)), plan
 
 
 def _any_requires_grad(given: StackInputs) -> bool:
@@ -74,7 +71,7 @@ class Recurrent(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, shape: Shape, x: Tensor, h0: Tensor | None, c0: Tensor | None, *flat: Tensor) -> Any:
         saved, ctx.plan = _forward(shape, StackInputs(x, h0, c0, flat), True)
-        ctx.shape, ctx.gates, ctx.spent = shape, saved.gates, False
+        ctx.spent = False
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, h0, c0, saved.y, saved.inner, saved.cells, saved.masks, *flat)
         return (saved.y, saved.h_n, saved.c_n) if shape.kind == "lstm" else (saved.y, saved.h_n)
@@ -87,19 +84,14 @@ class Recurrent(torch.autograd.Function):
 @_in_float32
 def _of_inputs(ctx: Any, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None = None) -> Any:
     x, h0, c0, y, inner, cells, masks, *flat = ctx.saved_tensors
-    saved, coming = SavedOutputs(y, y, y, inner, cells, masks, ctx.gates), OutputGradients(dy, dh_n, dc_n)
+    saved, coming = SavedOutputs(y, y, y, inner, cells, masks), OutputGradients(dy, dh_n, dc_n)
     _, needs_x, needs_h0, needs_c0, *_ = ctx.needs_input_grad
     needs = Needs(needs_x, needs_h0, needs_c0)
-    if ctx.plan is not None:
-        given = StackInputs(x, h0, c0, flat)
-        if ctx.spent:
-            saved.cells = direct.again(ctx.plan, given, saved)
-        ctx.spent = True
-        made = direct.backward(ctx.plan, given, saved, coming, needs, True)
-    else:
-        _with_states(ctx.shape, saved)
-        ctx.gates = None  # overwritten by its gradients; a second backward makes the gates again
-        made = unwind.backward(ctx.shape, StackInputs(x, h0, c0, flat), saved, coming, needs)
+    given = StackInputs(x, h0, c0, flat)
+    if ctx.spent:
+        saved.cells = direct.again(ctx.plan, given, saved)
+    ctx.spent = True
+    made = direct.backward(ctx.plan, given, saved, coming, needs, True)
     return None, made.x, made.h0 if needs_h0 else None, made.c0 if needs_c0 else None, *made.flat
 
 
@@ -114,24 +106,14 @@ def _refusing(ctx: Any, *coming: Tensor | None) -> Any:
 _apply: Any = super(torch.autograd.Function, Recurrent).apply  # without functorch's part, of which we need nothing
 
 
-def _with_states(shape: Shape, saved: SavedOutputs) -> None:
-    """Backward in plain torch takes the shapes of its results from those of the forward pass."""
-    saved.h_n = saved.y.new_empty(shape.states, saved.y.shape[1], shape.hidden)
-    saved.c_n = saved.h_n if shape.kind == "lstm" else saved.h_n[:0]
-
-
 @_in_float32
-def _into(shape: Shape, given: StackInputs, saved: SavedOutputs) -> SavedOutputs:
-    if shape.by_cuda:
-        return direct.forward(direct.plan_for(shape, given.x), given, saved)
-    return stack.forward(shape, given, saved)
+def _into(shape: Shape, given: StackInputs, saved: SavedOutputs) -> None:
+    direct.forward(direct.plan_for(shape, given.x), given, saved)
 
 
 @_in_float32
 def _back(shape: Shape, given: StackInputs, saved: SavedOutputs, coming: OutputGradients, needs: Needs) -> Gradients:
-    if shape.by_cuda:
-        return direct.backward(direct.plan_for(shape, given.x), given, saved, coming, needs)
-    return unwind.backward(shape, given, saved, coming, needs)
+    return direct.backward(direct.plan_for(shape, given.x), given, saved, coming, needs)
 
 
 @torch.library.custom_op("hotlap::recurrent", mutates_args=(), schema=FORWARD)
@@ -140,8 +122,8 @@ def _recurrent(
     hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
-    given, saved = StackInputs(x, h0, c0, flat), stack.allocate(shape, x, keep=True)
-    saved = _into(shape, given, saved)
+    saved = stack.allocate(shape, x)
+    _into(shape, StackInputs(x, h0, c0, flat), saved)
     return saved.y, saved.h_n, saved.c_n, saved.inner, saved.cells, saved.masks
 
 
@@ -149,7 +131,7 @@ def _recurrent(
 def _(x: Tensor, h0: Any, c0: Any, flat: Any, kind: str, layers: int, directions: int, hidden: int, bias: bool,
       dropout: float, exact: bool, variant: str) -> Any:  # fmt: skip
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
-    saved = stack.allocate(shape, x, keep=True)
+    saved = stack.allocate(shape, x)
     return saved.y, saved.h_n, saved.c_n, saved.inner, saved.cells, saved.masks
 
 
@@ -160,12 +142,10 @@ def _recurrent_backward(
     directions: int, hidden: int, bias: bool, dropout: float, exact: bool, variant: str,
 ) -> list[Tensor]:  # fmt: skip
     shape = Shape(kind, layers, directions, hidden, bias, dropout, exact, variant)
-    saved = SavedOutputs(y, y, y, inner, cells, masks)
-    _with_states(shape, saved)
-    coming = OutputGradients(dy, dh_n, dc_n if kind == "lstm" else None)
+    saved, coming = SavedOutputs(y, y, y, inner, cells, masks), OutputGradients(dy, dh_n, dc_n)
     made = _back(shape, StackInputs(x, h0, c0, flat), saved, coming, Needs(needs_x))
     nothing = x.new_empty(0)
-    dc0 = saved.c_n if made.c0 is None else made.c0
+    dc0 = x.new_empty(0, x.shape[1], hidden) if made.c0 is None else made.c0
     return [nothing if made.x is None else made.x, nothing if made.h0 is None else made.h0, dc0, *made.flat]
 
 

@@ -10,8 +10,9 @@ from hotlap.kernels.cuda.driver import stream_of
 from hotlap.kernels.recurrent.cuda_recurrence import Adder, kernel
 from hotlap.kernels.recurrent.geometry import Layout, Variant, layout, parse
 from hotlap.kernels.recurrent.stack import Shape
-from hotlap.kernels.recurrent.unwind import ROWS_OF_A_PART, TILE, TILES_AT_ONCE
 
+TILE, TILES_AT_ONCE = 64, 256  # of a large product: columns of one tile, and tiles that keep a large GPU busy
+ROWS_OF_A_PART = 1024
 EXACT_HIDDEN, EXACT_FEATURES = 16, 16
 EXACT_INPUTS, EXACT_INPUTS_HIDDEN = 64, 256
 

@@ -90,33 +90,3 @@ struct Announced {
     }
   }
 };
-
-// How the blocks of a cluster get each other's results: SIGNALS: counted bytes, else a barrier. One buffer's next bytes are
-// sent only by who has all of the other's, and so after everybody has read the first.
-struct Exchange {
-#if SIGNALS
-  unsigned long long* signal;  // of each buffer
-  __device__ __forceinline__ void begin(float* memory) {
-    signal = (unsigned long long*)memory;
-    if (thread_index() == 0) signal_begin(signal), signal_begin(signal + 1);
-    block_barrier();
-    if (thread_index() == 0) expect(0), expect(1);
-  }
-  __device__ __forceinline__ void expect(int buffer) { signal_expect(signal + buffer, ROWS * DEPTH * 4); }
-  __device__ __forceinline__ void put(float* at, float value, int buffer) { send_everywhere(at, value, signal + buffer); }
-  __device__ __forceinline__ void put(float* at, float4 value, int buffer) {
-    send_four_everywhere(at, value, signal + buffer);
-  }
-  __device__ __forceinline__ void arrive() {}
-  __device__ __forceinline__ void wait(int buffer, int uses) {  // of this buffer before
-    signal_wait(signal + buffer, uses & 1);
-    if (thread_index() == 0) expect(buffer);
-  }
-#else
-  __device__ __forceinline__ void begin(float*) {}
-  __device__ __forceinline__ void put(float* at, float value, int) { put_everywhere(at, value); }
-  __device__ __forceinline__ void put(float* at, float4 value, int) { put_four_everywhere(at, value); }
-  __device__ __forceinline__ void arrive() { cluster_arrive(); }
-  __device__ __forceinline__ void wait(int, int) { cluster_wait(); }
-#endif
-};

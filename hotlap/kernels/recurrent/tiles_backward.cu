@@ -259,8 +259,6 @@ KERNEL rnn_backward(const Walk walk) {
   float *in = shared_memory, *part = in + 2 * BUFFER;
   const int tid = thread_index(), group = tid / 32 % GROUPS, split = tid / 32 / GROUPS;
   const Mine mine(group * 16 + split * 8);
-  Exchange exchange;
-  exchange.begin(part + (SPLIT > 1 ? UNITS * ROWS : 0));
   Product product;
   product.load(walk, mine, group, split);
   Totals totals;
@@ -294,11 +292,11 @@ KERNEL rnn_backward(const Walk walk) {
     for (int e = 0; e < EACH; ++e) {
       slopes[e](of_h[e], carried[e], d[e]);
       float4 four = {to_tf32(d[e][0]), to_tf32(d[e][1]), to_tf32(d[e][LSTM ? 2 : 3]), LSTM ? to_tf32(d[e][3]) : 0.0f};
-      exchange.put(now + place_of(mine.row + further(e)) + (mine.unit + half_of(e) * 8) * 4, four, step & 1);
+      put_four_everywhere(now + place_of(mine.row + further(e)) + (mine.unit + half_of(e) * 8) * 4, four);
     }
-    exchange.arrive();
+    cluster_arrive();
     if (CLUSTER > 1) memory.write(walk, real, d);
-    exchange.wait(step & 1, (walk.steps - 1 - step) / 2);
+    cluster_wait();
     float sums[NARROW][4];
     product(mine, split, now, sums);
     if (CLUSTER == 1) memory.write(walk, real, d);
@@ -318,5 +316,4 @@ KERNEL rnn_backward(const Walk walk) {
     if (LSTM && walk.dc0) walk.dc0[mine.state(e)] = carried[e];
   }
   totals.store(walk, mine);
-  if (SIGNALS) cluster_barrier();  // no block ends while another may send to it
 }

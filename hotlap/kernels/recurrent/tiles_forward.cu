@@ -200,8 +200,6 @@ KERNEL rnn_forward(const Walk walk) {
   float* in = shared_memory;
   const int tid = thread_index();
   const Mine mine(tid / 32 * WARP_UNITS);
-  Exchange exchange;
-  exchange.begin(in + 2 * BUFFER);
   Product product;
   product.load(walk, mine);
   Begin begin;
@@ -241,11 +239,11 @@ KERNEL rnn_forward(const Walk walk) {
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
       pointwise(s[e], c[e], h[e], keeping[e]);
-      exchange.put(next + place_of(mine.row + further(e)) + mine.unit + half_of(e) * 8, to_tf32(h[e]), (step + 1) & 1);
+      put_everywhere(next + place_of(mine.row + further(e)) + mine.unit + half_of(e) * 8, to_tf32(h[e]));
     }
-    exchange.arrive();
+    cluster_arrive();
     if (CLUSTER > 1) outputs.store(walk, real, h, keeping);
-    exchange.wait((step + 1) & 1, step / 2);
+    cluster_wait();
     product.read(mine, next);
     if (CLUSTER == 1) outputs.store(walk, real, h, keeping);
   }
@@ -255,5 +253,4 @@ KERNEL rnn_forward(const Walk walk) {
     walk.h_n[mine.state(e)] = h[e];
     if (LSTM) walk.c_n[mine.state(e)] = c[e];
   }
-  if (SIGNALS) cluster_barrier();  // no block ends while another may send to it
 }

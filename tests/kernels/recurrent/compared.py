@@ -9,6 +9,8 @@ import torch
 from hotlap.engine import nn as ours
 from hotlap.kernels.recurrent import selection
 
+BY = "cuda:fma:r2:c1:b1"
+HIDDEN, FEW = 5, 2  # one size for all tests that need no other: each is compiled once
 KINDS = {"lstm": (ours.LSTM, torch.nn.LSTM), "gru": (ours.GRU, torch.nn.GRU)}
 
 
@@ -41,6 +43,23 @@ def outcome(layer, x, hx):
     weights = [torch.linspace(-1, 1, output.numel()).view(output.shape).to(output) for output in outputs]
     inputs = [*leaves(x, hx), *layer.parameters()]
     return [output.detach() for output in outputs], torch.autograd.grad(outputs, inputs, weights)
+
+
+def by_masks(kind, reference, x, seed):
+    """Outputs and gradients of the weights, layer by layer: dropout draws its masks as torch.nn's own function does."""
+    layers = []
+    for number in range(reference.num_layers):
+        layer = KINDS[kind][1](x.shape[2] if number == 0 else reference.hidden_size, reference.hidden_size)
+        mine = {name: weight for name, weight in reference.state_dict().items() if name.endswith(f"_l{number}")}
+        layer.load_state_dict({name.replace(f"_l{number}", "_l0"): weight for name, weight in mine.items()})
+        layers.append(layer.to(x.device, torch.float64))
+    torch.manual_seed(seed)
+    y = layers[0](x.double())[0]
+    for layer in layers[1:]:
+        mask = torch.native_dropout(y.float(), reference.dropout, True)[1]
+        y = layer(y * mask * (0.0 if reference.dropout == 1 else 1 / (1 - reference.dropout)))[0]
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), weights)]
 
 
 def doubled(hx):

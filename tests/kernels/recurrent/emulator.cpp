@@ -75,44 +75,6 @@ inline void put_four_everywhere(float* address, float4 value) {
   put_everywhere(address + 2, value.z);
   put_everywhere(address + 3, value.w);
 }
-// Bytes that have arrived since a signal was armed; a phase ends once it is armed and all have.
-struct Signal {
-  int16_t armed, phase;
-  int32_t missing;
-};
-inline Signal& signal_of(unsigned long long* signal) { return *(Signal*)signal; }
-inline void signal_begin(unsigned long long* signal) { signal_of(signal) = {0, 0, 0}; }
-inline void signal_settle(Signal& one) {
-  if (one.armed && one.missing == 0) one.armed = 0, one.phase ^= 1;
-}
-inline void signal_expect(unsigned long long* signal, int bytes) {
-  Signal& one = signal_of(signal);
-  if (one.armed) abort();
-  one.armed = 1, one.missing += bytes;
-  signal_settle(one);
-}
-inline void signal_wait(unsigned long long* signal, int parity) {
-  for (long spins = 0; signal_of(signal).phase == parity; ++spins) {
-    if (spins > 100000) fprintf(stderr, "a signal that never comes\n"), abort();
-    emulated::yield();
-  }
-}
-inline void send_everywhere(float* address, float value, unsigned long long* signal) {
-  long offset = (float*)signal - emulated::block_memory(cluster_rank());
-  put_everywhere(address, value);
-  for (int rank = 0; rank < CLUSTER; ++rank) {
-    Signal& one = *(Signal*)(emulated::block_memory(rank) + offset);
-    one.missing -= 4;
-    signal_settle(one);
-  }
-}
-inline void send_four_everywhere(float* address, float4 value, unsigned long long* signal) {
-  if ((uintptr_t)address % 16) abort();
-  send_everywhere(address, value.x, signal);
-  send_everywhere(address + 1, value.y, signal);
-  send_everywhere(address + 2, value.z, signal);
-  send_everywhere(address + 3, value.w, signal);
-}
 inline float from_lane_across(float value, int mask) {
   using namespace emulated;
   a_of[current][0] = value;

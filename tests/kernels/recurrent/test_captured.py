@@ -12,7 +12,7 @@ from hotlap.catalog import entries
 from hotlap.catalog.cuda_graphs.apply import Graphs
 from hotlap.engine import nn as ours
 from hotlap.engine.recurrent import Recurrent, use_kernels
-from hotlap.kernels.recurrent import measurement, modules, recurrence_steps, selection
+from hotlap.kernels.recurrent import layer, measurement, modules, selection
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import RootDiscovery
@@ -20,6 +20,7 @@ from hotlap.runtime.site import Site
 from tests.catalog import emulated_graphs
 from tests.engine.tape import EmulatedRecorder
 from tests.engine.training import Rows, fitted
+from tests.kernels.recurrent.compared import BY
 
 WINDOWS = torch.randn(40, 5, 3, generator=torch.Generator().manual_seed(0))
 ROWS = Rows(WINDOWS, WINDOWS.sum((1, 2)).unsqueeze(1))
@@ -53,25 +54,31 @@ class Capturing(EmulatedRecorder):
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    """Treats layers as if they were on a GPU, with the same algorithm in plain torch in place of the kernels."""
+    """Treats layers as if on a GPU; an LSTM in plain torch stands in for kernels, which no recorder sees on a CPU."""
     events = []
     recorder = Capturing(events)
-    forward = recurrence_steps.forward
 
     def measured(key, device, only=()):
         assert not recorder.recording
         events.append(f"measured {key.batch}" + ("" if key.backward else " forward"))
-        return {"cudnn": 2.0, "torch": 0.5}
+        return {"cudnn": 2.0, BY: 0.5}
 
-    def walked(name, recurrence):
+    def walked(shape, given, compiling):
         events.append("walk")
-        return forward(name, recurrence)
+        (of_x, of_h, *biases), outputs = given.flat, []
+        h = c = given.x.new_zeros(given.x.shape[1], shape.hidden)
+        for x in given.x:
+            i, f, g, o = (x @ of_x.t() + h @ of_h.t() + sum(biases)).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            outputs.append(h)
+        return torch.stack(outputs), h.unsqueeze(0), c.unsqueeze(0)
 
     monkeypatch.setattr(modules, "_of_place", lambda module, given: None)
     monkeypatch.setattr(selection, "index_of", lambda device: 0)
     monkeypatch.setattr(selection, "file_of", lambda device: tmp_path / "choices.json")
     monkeypatch.setattr(measurement, "times", measured)
-    monkeypatch.setattr(recurrence_steps, "forward", walked)
+    monkeypatch.setattr(layer, "recurrent", walked)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recorder.recording)
     selection.forget()
     yield recorder

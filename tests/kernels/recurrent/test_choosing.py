@@ -13,6 +13,7 @@ from hotlap.kernels.cuda import folder, nvrtc
 from hotlap.kernels.recurrent import agreement, cuda_recurrence, measurement, probe, selection
 from hotlap.kernels.recurrent.key import Key
 from hotlap.kernels.recurrent.selection import CUDNN, choice, fastest
+from tests.kernels.recurrent.compared import BY, FEW, HIDDEN
 
 KEY = Key("lstm", 200, 400, 3, 64, 1, 1, True, "float32", False, True)
 FAST, MMA = "cuda:fma:r2:c1:b1", "cuda:mma:r8:c1:b1"
@@ -148,8 +149,8 @@ def test_our_kernels_are_used_only_where_clearly_faster(times, expected):
 def test_forcing_a_variant_ends_with_its_block(gpu):
     with selection.forced(CUDNN):
         assert choice(KEY, GPU) == CUDNN
-    with selection.forced("torch"):
-        assert choice(KEY, GPU) == "torch"
+    with selection.forced(BY):
+        assert choice(KEY, GPU) == BY
     assert choice(KEY, GPU) == FAST
     with pytest.raises(ValueError, match="not a variant"), selection.forced("fastest"):
         pass
@@ -165,25 +166,25 @@ def test_a_missing_compiler_is_reported_once(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     monkeypatch.setattr(nvrtc, "library", missing)
     monkeypatch.setattr(agreement, "_said", set())
-    monkeypatch.setattr(measurement, "_has_triton", lambda: False)
     assert [measurement.usable(KEY, 0) for _ in range(2)] == [[], []]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "recurrent layers use Triton's kernels or cuDNN" in caplog.text
+    assert "recurrent layers use cuDNN" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("backward", [True, False])
+@pytest.mark.usefixtures("emulated")
 def test_a_whole_layer_is_timed_and_draws_no_random_numbers(kind, dtype, backward):
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    key = Key(kind, 4, 5, 3, 8, 2, 2, True, dtype, False, backward)
+    key = Key(kind, 4, 5, FEW, HIDDEN, 2, 2, True, dtype, False, backward)
     with torch.set_grad_enabled(backward):
         layer, x, dy = probe.made(key, "cpu")
-        assert (x.shape, dy.shape, x.dtype) == ((5, 4, 3), (5, 4, 16), getattr(torch, dtype))
+        assert (x.shape, dy.shape, x.dtype) == ((5, 4, FEW), (5, 4, 2 * HIDDEN), getattr(torch, dtype))
         probe.by_torch(key, layer, x, dy)
-        probe.by_ours(key, layer, x, dy, "torch")
+        probe.by_ours(key, layer, x, dy, BY)
     assert torch.equal(torch.rand(1), expected)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -15,26 +14,19 @@ from hotlap.kernels.recurrent.geometry import layout, parse
 from hotlap.kernels.recurrent.key import Key
 from hotlap.kernels.recurrent.stack import Shape
 from tests.kernels.recurrent import emulating
-from tests.kernels.recurrent.compared import KINDS, assert_alike, outcome, pair, states
+from tests.kernels.recurrent.compared import BY, FEW, HIDDEN, KINDS, assert_alike, by_masks, outcome, pair, states
 
-pytestmark = pytest.mark.skipif(shutil.which(emulating.COMPILER) is None, reason="needs a C++ compiler")
+pytestmark = pytest.mark.usefixtures("emulated")
 kinds = pytest.mark.parametrize("kind", ["lstm", "gru"])
-BY, IN_CLUSTERS = "cuda:fma:r2:c1:b1", "cuda:fma:r3:c2:b1"  # the second leaves the recurrent weights to a large product
+IN_CLUSTERS = "cuda:fma:r3:c2:b1"  # leaves the recurrent weights to a large product
 IN_TILES = "cuda:tile:r4:c1:b1:k2"
-HIDDEN, FEW, MANY = 5, 2, 17
-
-
-@pytest.fixture(autouse=True)
-def emulated(monkeypatch):
-    emulating.on_cpu(monkeypatch)
-    yield
-    plans.planned.cache_clear()
+MANY = 17
 
 
 @settings(max_examples=36, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kind=st.sampled_from(["lstm", "gru"]), by=st.sampled_from([BY, IN_CLUSTERS, IN_TILES]),
-    features=st.sampled_from([FEW, MANY]), layers=st.integers(1, 2), bias=st.booleans(), both=st.booleans(),
+    features=st.sampled_from([FEW, MANY]), layers=st.integers(1, 3), bias=st.booleans(), both=st.booleans(),
     first=st.booleans(), initial=st.booleans(), steps=st.integers(1, 4), batch=st.integers(0, 5),
     seed=st.integers(0, 99),
 )  # fmt: skip
@@ -218,18 +210,18 @@ def test_large_products_are_not_autocast(kind, monkeypatch):
 
 
 @kinds
-def test_dropout_between_layers_has_the_right_gradients(kind):
-    """With the same seed, plain torch draws the same masks."""
+@pytest.mark.parametrize("dropout", [0.4, 1.0])
+def test_dropout_between_layers_drops_scales_and_has_the_right_gradients(kind, dropout):
     torch.manual_seed(0)
-    layer = KINDS[kind][0](FEW, HIDDEN, 2, dropout=0.4)
-    found = []
-    for way in (BY, "torch"):
+    layer, reference = pair(kind, FEW, HIDDEN, num_layers=3, dropout=dropout)
+    x = torch.linspace(-1, 1, 20 * FEW).view(4, 5, FEW)
+    with selection.forced(BY):
         torch.manual_seed(3)
-        with selection.forced(way):
-            y = layer(torch.linspace(-1, 1, 20 * FEW).view(4, 5, FEW))[0]
-            found.append([y.detach(), *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
-    for tensor, expected in zip(*found, strict=True):
-        torch.testing.assert_close(tensor, expected, rtol=1e-4, atol=1e-5)
+        y = layer(x)[0]
+        found = [y.detach(), *torch.autograd.grad(y.square().sum(), list(layer.parameters()))]
+        torch.testing.assert_close(layer.eval()(x)[0], KINDS[kind][1].forward(layer, x)[0])
+    for tensor, expected in zip(found, by_masks(kind, reference, x, 3), strict=True):
+        torch.testing.assert_close(tensor.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 @kinds
