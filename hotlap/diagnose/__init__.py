@@ -43,6 +43,14 @@ OF_VERDICT = {  # what a verdict is about comes first, then by bound; equals kee
     "sync-bound": ("sync-in-loop",),
     "copy-bound": ("pageable-copy", "blocking-copy"),
     "launch-bound": ("launch-overhead",),
+    "compute-bound": (
+        "slow-forward",
+        "slow-backward",
+        "slow-optimizer",
+        "unfused-optimizer",
+        "channels-last",
+        "tf32-off",
+    ),
 }
 
 

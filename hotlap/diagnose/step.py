@@ -22,6 +22,7 @@ from hotlap.records.observation import (
 )
 
 NOTICEABLE = 0.02  # of a step; what costs less is not worth a reader's time
+TOLERANCE = 1.25  # how far two runs of one program differ on a machine that is equally fast in both
 LEAST_REMAINDER = 0.01  # a step never becomes free: no bound above 100×
 
 
@@ -108,6 +109,14 @@ class Step:
             return float(ceiling.samples_per_second or 0) / float(seen.samples_per_second or 1)
         mean = sum(ceiling.step_ms) / len(ceiling.step_ms) if ceiling.step_ms else None
         return self.total / mean if mean is not None and _positive(mean) else None
+
+    def explains_ceiling(self) -> bool:
+        """Return whether the wait for data accounts for the ceiling: without workers nothing else of a step changes."""
+        ratio, loader = self.ceiling_ratio(), self.loader()
+        if ratio is None or loader is None or loader.workers:
+            return True  # workers also compete with the training for the cores
+        most = self.at_most(self.ms(DATA))
+        return ratio <= most * TOLERANCE and (self.asynchronous or ratio >= most / TOLERANCE)
 
     def data_at_most(self) -> float:
         """Return the bound for removing the wait for data, from the measured ceiling where there is one."""

@@ -97,9 +97,8 @@ class Agent(AgentState):
         return self.loaders.of_loader(loader).role
 
     def _iterated(self, loader: Any, args: Any, kwargs: Any, iterator: Any) -> None:
-        self.entries.append(
-            (t.ITERATED, perf_counter_ns(), get_ident(), (self.loaders.of_loader(loader), id(iterator)))
-        )
+        note = self.loaders.of_loader(loader), id(iterator), self.torch.is_grad_enabled()
+        self.entries.append((t.ITERATED, perf_counter_ns(), get_ident(), note))
 
     def _fetched(self, iterator: Any, batch: Any) -> tuple[int, int | None]:
         if len(self.entries) > self._longest_tape and get_ident() == self.story.thread:

@@ -65,10 +65,11 @@ class LoaderCounts:
 class _LoaderPass:
     """One pass over a loader. Several may run at once, as in zip(loader, loader), and each counts its own batches."""
 
-    __slots__ = ("batches", "seen")
+    __slots__ = ("batches", "may_train", "seen")
 
-    def __init__(self, seen: LoaderCounts) -> None:
+    def __init__(self, seen: LoaderCounts, may_train: bool) -> None:
         self.seen = seen
+        self.may_train = may_train
         self.batches = 0
 
     def expected_size(self) -> int:
@@ -106,8 +107,9 @@ class Loaders:
             self.seen.append(self._by_loader[loader])
         return self._by_loader[loader]
 
-    def iterated(self, seen: LoaderCounts, iterator: int) -> None:
-        self._by_iterator[iterator] = _LoaderPass(seen)  # with persistent workers the same iterator comes again
+    def iterated(self, seen: LoaderCounts, iterator: int, may_train: bool = True) -> None:
+        """Note a pass that begins; one that begins under no_grad, as Lightning's sanity check, trains nothing."""
+        self._by_iterator[iterator] = _LoaderPass(seen, may_train)  # with persistent workers the same one comes again
 
     def role_of(self, iterator: int) -> str:
         reading = self._by_iterator.get(iterator)
@@ -137,7 +139,8 @@ class Loaders:
     def _count(self, reading: _LoaderPass, size: int) -> None:
         reading.count(size)
         self.last = reading.seen
-        self._since_step.add(reading.seen)
+        if reading.may_train:
+            self._since_step.add(reading.seen)
 
     def predictable(self) -> bool:
         """Whether all loaders so far yielded what their samplers say, so that batches need not be inspected."""

@@ -101,7 +101,7 @@ class Reading:
 
     def begin(self) -> None:
         self._iterator = iter(self._loader)
-        self._loaders.iterated(self.seen, id(self._iterator))
+        self._loaders.iterated(self.seen, id(self._iterator), torch.is_grad_enabled())
 
     def fetch(self, batches: int = 1) -> None:
         for _ in range(batches):
@@ -174,6 +174,23 @@ def test_a_loader_fetched_for_a_model_in_evaluation_is_not_the_training_loader()
     loaders.stepped()
     assert check.seen.role == EVALUATION
     assert train.seen.role == TRAIN
+
+
+def test_a_pass_without_gradients_before_the_first_step_is_not_training():
+    """As in Lightning's sanity check, which evaluates before anybody knows which module is trained."""
+    loaders = Loaders()
+    train, check = Reading(loaders, numbers(4)), Reading(loaders, numbers(4))
+    with torch.no_grad():
+        check.begin()
+    check.fetch()
+    train.fetch()
+    loaders.stepped()
+    assert check.seen.role == UNKNOWN
+    assert train.seen.role == TRAIN
+    check.begin()
+    check.fetch()
+    loaders.stepped()
+    assert check.seen.role == TRAIN, "it can still turn out to train"
 
 
 def test_a_training_loader_that_also_serves_evaluation_stays_a_training_loader():
