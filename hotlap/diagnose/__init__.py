@@ -44,6 +44,7 @@ OF_VERDICT = {  # what a verdict is about comes first, then by bound; equals kee
     "copy-bound": ("pageable-copy", "blocking-copy"),
     "launch-bound": ("launch-overhead",),
     "compute-bound": (
+        "straggler-rank",
         "slow-forward",
         "slow-backward",
         "slow-optimizer",

@@ -54,7 +54,7 @@ def backward(step: Step) -> Iterator[Finding]:
 
     cost, forward_cost = step.ms(BACKWARD), step.ms(FORWARD)
     beyond_usual = max(0.0, cost - LEAST_BACKWARD * forward_cost)
-    if not step.worth_saying(beyond_usual) and len(step.observation.ranks) <= 1:
+    if not step.worth_saying(beyond_usual):
         return
     ratio = f", {number(cost / forward_cost)}× the forward pass" if forward_cost > 0 else ""
     yield step.finding(

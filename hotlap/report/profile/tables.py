@@ -159,7 +159,7 @@ def hot_lines(observation: Observation) -> Table:
             Column("function", extra=True),
             Column("phase"),
             Column("ms/step", figures=True),
-            Column("of step", figures=True),
+            Column("share", figures=True),
         ),
         rows=tuple(
             (

@@ -33,9 +33,9 @@ class Segment:
     share: float
 
     @property
-    def percent(self) -> int:
+    def percent(self) -> str:
         """Rounded as in the sentences about the phase, so those of one bar may add up to 99 or 101."""
-        return round(100 * self.share)
+        return f"{round(100 * self.share) or '<1'} %"
 
 
 @dataclass(frozen=True, slots=True)
