@@ -8,7 +8,7 @@ import click
 import pytest
 
 from hotlap.cli import cli
-from hotlap.cli.tune import VALUE
+from hotlap.records.tune_record import VALUE
 
 WRONG = [
     (["tuen", "python", "train.py"], "no such verb: tuen; did you mean hotlap tune?"),
@@ -37,6 +37,9 @@ WRONG = [
      "--metric: put the value in a group, as in --metric 'val loss[ :=]+([-+.0-9eE]+)'"),
     (["show", "--json", "--markdown"], "--json and --markdown exclude each other; give one of them"),
     (["explain", "fused"], "no optimisation is called fused; did you mean fused-optimizer?"),
+    (["explain", "data-weit"], "nothing is called data-weit; did you mean data-wait?"),
+    (["explain", "item-in-lop"], "nothing is called item-in-lop; did you mean item-in-loop?"),
+    (["profile", "--stesp", "3", "python"], "no such option: --stesp; did you mean --steps?"),
     (["list", "nonsense"], "nothing in the list is nonsense; see all of it: hotlap list"),
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hotlap.errors import BaselineUnusable, CannotRunTwice, HotlapError, MetricNeverSeen, TooShort
 from hotlap.records.trial import EndReason, Sample
-from hotlap.records.tune_record import Metric, TuneRequest
+from hotlap.records.tune_record import VALUE, Metric, TuneRequest
 
 
 def refuse_baseline(samples: Sequence[Sample], request: TuneRequest, run: str) -> None:
@@ -55,5 +55,8 @@ def _never_seen(metric: Metric | None, last: Sample) -> str:
     elif metric.tag is not None:
         what = f"no TensorBoard scalar '{metric.tag}' was written in {steps}; check the tag"
     else:
-        what = f'hotlap.metric("{metric.name}", …) was never called in {steps}; check the name'
+        what = (
+            f'hotlap.metric("{metric.name}", …) was never called in {steps}; check the name, or read what is printed: '
+            f"--metric '{metric.name}{VALUE}'"
+        )
     return f"{what}, or measure more with --steps N or a larger --budget"
