@@ -21,7 +21,7 @@ from hotlap.observe.agent_state import AgentState
 from hotlap.observe.backwards import Backwards
 from hotlap.observe.feed import feed_one_batch
 from hotlap.observe.followed import FOLLOW_SECONDS
-from hotlap.observe.loaders import batch_size_of
+from hotlap.observe.loaders import batch_size_of, called_with
 from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS
 from hotlap.observe.messages import Messages
 from hotlap.observe.models import SequenceFirst
@@ -109,7 +109,7 @@ class Agent(AgentState):
         if not module.training and not self.torch.is_grad_enabled():
             return True, 0
         known = self.loaders.seen or self._is_sequence_first(module)
-        return False, 0 if known else batch_size_of([*args, *kwargs.values()])
+        return False, 0 if known else called_with([*args, *kwargs.values()])
 
     def _after_step(self) -> None:
         """Run after the optimizer step that was waited for: switch the sampling, read the tape, or both."""

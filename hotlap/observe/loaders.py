@@ -9,6 +9,7 @@ from hotlap.observe.frames import place_of_function
 from hotlap.records.observation import Loader
 
 GRAPHS = {"torch_geometric": "num_graphs", "dgl": "batch_size"}  # what holds the number of graphs in a batch
+SPARSE = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc")
 TRAIN, EVALUATION, UNKNOWN = "train", "evaluation", "unknown"
 
 
@@ -177,6 +178,19 @@ def batch_size_of(batch: Any) -> int:
     if not sizes:
         return len(batch) if isinstance(batch, list | tuple) else 1
     return max(sizes, key=lambda size: sizes[size])  # the first among equals, because dicts keep their order
+
+
+def called_with(values: list[Any]) -> int:
+    """Return the samples in the arguments of a model, or 0 if they may be a graph, whose rows are nodes."""
+    tensors = [value for value in values if getattr(value, "shape", None)]
+    graph = any(str(getattr(value, "layout", "")) in SPARSE or _is_edges(value, tensors) for value in tensors)
+    return 0 if graph else batch_size_of(values)
+
+
+def _is_edges(value: Any, tensors: list[Any]) -> bool:
+    """Return whether a tensor is a list of edges: two rows of node numbers, beside the nodes."""
+    integers = str(getattr(value, "dtype", "")) in ("torch.int64", "torch.int32")
+    return len(value.shape) == 2 and value.shape[0] == 2 and integers and any(other.shape[0] != 2 for other in tensors)
 
 
 def _graphs_in(batch: Any) -> int:

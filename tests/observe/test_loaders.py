@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from hotlap.observe.loaders import EVALUATION, TRAIN, UNKNOWN, Loaders, batch_size_of
+from hotlap.observe.loaders import EVALUATION, TRAIN, UNKNOWN, Loaders, batch_size_of, called_with
 
 
 class Encoding(dict):
@@ -62,6 +62,21 @@ class Graphs:
 )
 def test_the_number_of_samples_in_a_batch_is_found(batch, size):
     assert batch_size_of(batch) == size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "size"),
+    [
+        ([torch.zeros(8, 3), torch.zeros(8)], 8),
+        ([torch.zeros(8, 5, dtype=torch.int64), None], 8),
+        ([torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 5, dtype=torch.int64)], 2),
+        ([torch.zeros(50, 3), torch.zeros(2, 400, dtype=torch.int64)], 0),
+        ([torch.zeros(50, 3), torch.eye(50).to_sparse()], 0),
+        ([torch.zeros(50, 3), torch.eye(50).to_sparse_csr()], 0),
+    ],
+)
+def test_the_arguments_of_a_model_show_the_samples_except_those_of_a_graph(arguments, size):
+    assert called_with(arguments) == size
 
 
 def test_a_batch_nested_in_itself_does_not_hang():
