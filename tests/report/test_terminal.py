@@ -77,7 +77,7 @@ def test_the_verdict_comes_first():
 
 def test_speed_ceiling_and_device_are_in_one_line():
     assert (
-        "step 40.0 ms (p10–p90 36.0–43.1, n=50) · 1,600 samples/s · ceiling without input 5,440 samples/s (3.4×)"
+        "step 40.0 ms (p10–p90 36.0–43.1, n=50) · 1,600 samples/s · with one cached batch 5,440 samples/s (3.4×)"
         in drawn(input_bound(), 200)
     )
     assert "device busy 20 %" in drawn(sync_bound(), 200)

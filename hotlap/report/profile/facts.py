@@ -23,7 +23,7 @@ def figures(observation: Observation) -> Iterator[str]:
         yield f"{number(observation.samples_per_second)} samples/s"
     ceiling = observation.ceiling.samples_per_second if observation.ceiling else None
     if _is_rate(ceiling):
-        yield f"ceiling without input {number(ceiling)} samples/s{_ratio(ceiling, observation)}"
+        yield f"with one cached batch {number(ceiling)} samples/s{_ratio(ceiling, observation)}"
     if observation.device is not None:
         yield f"device busy {percent(_busy_share(observation))}"
 
