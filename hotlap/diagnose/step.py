@@ -22,7 +22,7 @@ from hotlap.records.observation import (
 )
 
 NOTICEABLE = 0.02  # of a step; what costs less is not worth a reader's time
-TOLERANCE = 1.25  # how far two runs of one program differ on a machine that is equally fast in both
+TOLERANCE = 0.25  # of a step, by which two runs of one program differ on a machine that is equally fast in both
 LEAST_REMAINDER = 0.01  # a step never becomes free: no bound above 100×
 
 
@@ -115,8 +115,8 @@ class Step:
         ratio, loader = self.ceiling_ratio(), self.loader()
         if ratio is None or loader is None or loader.workers:
             return True  # workers also compete with the training for the cores
-        most = self.at_most(self.ms(DATA))
-        return ratio <= most * TOLERANCE and (self.asynchronous or ratio >= most / TOLERANCE)
+        expected, measured = 1.0 - self.share(DATA), 1.0 / ratio
+        return measured >= expected - TOLERANCE and (self.asynchronous or measured <= expected + TOLERANCE)
 
     def data_at_most(self) -> float:
         """Return the bound for removing the wait for data, from the measured ceiling where there is one."""
