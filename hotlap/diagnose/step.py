@@ -112,7 +112,7 @@ class Step:
         return self.total / mean if mean is not None and _positive(mean) else None
 
     def explains_ceiling(self) -> bool:
-        """Return whether a short wait for data can be why a cached batch was faster: without workers nothing else is."""
+        """Return whether the wait for data can be why a cached batch was faster: without workers nothing else is."""
         ratio, loader = self.ceiling_ratio(), self.loader()
         if ratio is None or loader is None or loader.workers:
             return True  # workers also compete with the training for the cores

@@ -36,7 +36,7 @@ from hotlap.records.session import Session
 AGENT = "hotlap.observe.agent:start"
 OBSERVING, CEILING = "observing", "ceiling"  # stages; the output of the command is hidden in the second
 UNEQUAL = (
-    "the second run, on one cached batch, differed by more than the wait for data explains: the machine was busier in "
+    "the second run, on one cached batch, was faster than the wait for data explains: the machine was busier in "
     "one of the two, or its batches are unequal"
 )
 OnStage = Callable[[str, Progress | None, float], None]
