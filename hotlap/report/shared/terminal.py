@@ -150,6 +150,7 @@ def draw_table(table: Table, console: Console) -> None:
         padding=(0, 1),
     )
     visible = _fitting(table, console.width)
+    widths = _widths(table, visible, console.width)
     for i in visible:
         column = table.columns[i]
         drawn.add_column(
@@ -157,6 +158,7 @@ def draw_table(table: Table, console: Console) -> None:
             justify="right" if column.figures else "left",
             no_wrap=column.figures,
             overflow="fold",
+            width=widths.get(i),
             min_width=_narrowest(table, i) if console.width >= ROOMY else column.minimum,
         )
     for i, row in enumerate(table.rows):
@@ -174,6 +176,17 @@ def _fitting(table: Table, width: int) -> list[int]:
             break
         visible.remove(extra[-1])
     return visible
+
+
+def _widths(table: Table, visible: list[int], width: int) -> dict[int, int]:
+    """Shrink the widest columns until all fit: rich shrinks those that cannot, and then cuts off the last column."""
+    widths = {i: max(len(text) for text in (table.columns[i].title, *(row[i] for row in table.rows))) for i in visible}
+    while sum(widths.values()) + GAP * (len(visible) - 1) > width:
+        wide = [i for i in visible if widths[i] > _least(table, i)]
+        if not wide:
+            return {}
+        widths[max(wide, key=lambda i: widths[i])] -= 1
+    return widths
 
 
 def _least(table: Table, i: int) -> int:
