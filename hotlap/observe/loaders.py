@@ -190,7 +190,8 @@ def called_with(values: list[Any]) -> int:
 def _is_edges(value: Any, tensors: list[Any]) -> bool:
     """Return whether a tensor is a list of edges: two rows of node numbers, beside the nodes."""
     integers = str(getattr(value, "dtype", "")) in ("torch.int64", "torch.int32")
-    return len(value.shape) == 2 and value.shape[0] == 2 and integers and any(other.shape[0] != 2 for other in tensors)
+    is_pair_of_rows = len(value.shape) == 2 and int(value.shape[0]) == 2
+    return is_pair_of_rows and integers and any(other.shape[0] != 2 for other in tensors)
 
 
 def _graphs_in(batch: Any) -> int:
