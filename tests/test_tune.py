@@ -748,6 +748,14 @@ def test_rejects_a_metric_that_is_never_reported(tmp_path):
         go_on(begun(tmp_path, *FOUND, metric=metric), ScriptedRunner(GAINS), tmp_path)
 
 
+def test_the_wait_for_a_rare_metric_leaves_most_of_the_budget_and_ends_with_what_to_do(tmp_path):
+    metric = Metric(name="acc", pattern="acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
+    runner = ScriptedRunner(GAINS, endings=lambda spec: (EndReason.OVER_TIME, "15 s passed, at step 320 of 64"))
+    with pytest.raises(MetricNeverSeen, match=r"matches --metric 'acc: .*or a larger --budget"):
+        go_on(begun(tmp_path, *FOUND, metric=metric, steps=None, budget=60.0), runner, tmp_path)
+    assert runner.ran[0].seconds <= 60.0 / 2
+
+
 def test_the_first_process_waits_for_the_metric_and_the_others_train_as_far(tmp_path):
     metric = Metric(name="acc", pattern="acc: ([0-9.]+)", tag=None, higher_is_better=True, margin=None)
     runner = ScriptedRunner(GAINS, readings=lambda spec: (MetricValue(name="acc", step=700, value=0.9),))

@@ -1,4 +1,4 @@
-"""hotlap bench [WORKLOAD…]: train the bundled workloads with several arms and compare them."""
+"""hotlap bench [WORKLOAD…]: train the bundled workloads in several ways and compare them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bench(
     resume: bool,
     max_minutes: float | None,
 ) -> int:
-    """Train the bundled workloads with several arms and compare them.
+    """Train the bundled workloads in several ways and compare them.
 
     WORKLOAD is battery_lstm, battery_fnn, bloom, banknotes or leak; all of them by default. The arms: naive (the
     pipeline as the report found it), lightning and accelerate (the same with their own fast settings), run (naive under

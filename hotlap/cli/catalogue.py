@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from hotlap import catalog
 from hotlap.catalog import patterns
 from hotlap.cli.completion import explained
 from hotlap.diagnose.cards import cards
-from hotlap.errors import UnknownName
+from hotlap.errors import UnknownName, UnknownOptimization
 from hotlap.records.plan import Risk
 
 RUN, SCAN = "run", "scan"
@@ -200,4 +201,10 @@ def _explanation(code: str) -> str:
         return catalog.card(rule)
     if (finding := cards().get(code.lower())) is not None:
         return finding
-    return catalog.card(catalog.name_of(code))
+    try:
+        return catalog.card(catalog.name_of(code))
+    except UnknownOptimization as error:
+        near = get_close_matches(code.lower(), [*cards(), *(rule.name for rule in patterns.rules().values())], 1)
+        if near and "did you mean" not in str(error):
+            raise UnknownOptimization(f"nothing is called {code}; did you mean {near[0]}?") from error
+        raise

@@ -13,7 +13,7 @@ from hotlap import report
 from hotlap.cli.completion import commands
 from hotlap.cli.live import LiveLine
 from hotlap.cli.overwriting import JSON, MARKDOWN, spare_others
-from hotlap.cli.say import note, say
+from hotlap.cli.say import line_break, note, say
 from hotlap.errors import HotlapError
 from hotlap.process.in_front import die_by
 from hotlap.workflows import profile as workflow
@@ -96,6 +96,7 @@ def profile(
 
 def _show(result: workflow.Profile) -> None:
     console = Console(stderr=True, highlight=False)
+    console.file.write(line_break())
     report.terminal(result.observation, result.diagnosis, console)
     note(console, f"Saved in {result.run.folder}; show it again: hotlap show {result.run.id}")
 

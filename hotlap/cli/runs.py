@@ -23,6 +23,7 @@ from hotlap.report import shortly
 RUN, PROFILE, TUNE, COMPARE = VERBS = ("run", "profile", "tune", "compare")
 EXAMPLES = {name: verb.example for group in GROUPS.values() for name, verb in group.items()}
 SHOWN = 20
+NOTHING = "nothing to show: it ended too early"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +82,7 @@ def _result(run: store.Run) -> str:
     try:
         return _in_short(records(run))
     except RunNotFound:
-        return "nothing to show: it ended too early"
+        return NOTHING
     except HotlapError as error:
         return str(error)
 
@@ -106,7 +107,9 @@ def _draw(listed: list[ListedRun], older: int) -> None:
     console = Console(highlight=False)
     console.print(table)
     more = f"{older} older: hotlap runs --last {older + len(listed)} · " if older else ""
-    console.print(Text(f"{more}one of them: hotlap show {visible(listed[0].run)}", "dim"), soft_wrap=True)
+    shown = next((run.run for run in listed if run.result != NOTHING), None)
+    example = f"one of them: hotlap show {visible(shown)}" if shown else "make one that has a result: hotlap profile …"
+    console.print(Text(f"{more}{example}", "dim"), soft_wrap=True)
 
 
 def _ago(started: str) -> str:

@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from hotlap.patch.voice import STDERR, to_a_new_line
 from hotlap.records.visible import visible
 
 if TYPE_CHECKING:
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
 def say(line: str) -> None:
     """Print a line on stderr, prefixed with "hotlap: ". Where it cannot be written, the command still runs."""
     with suppress(OSError):
-        print(f"hotlap: {visible(line)}", file=sys.stderr, flush=True)
+        print(f"{line_break()}hotlap: {visible(line)}", file=sys.stderr, flush=True)
+
+
+def line_break() -> str:
+    """Return what to print to stderr first where the command may have left a progress bar or half a line there."""
+    with suppress(OSError, ValueError, AttributeError):
+        return to_a_new_line() if sys.stderr.fileno() == STDERR else ""
+    return ""
 
 
 def note(console: Console, line: str, style: str = "dim") -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -62,10 +64,13 @@ def scan(paths: tuple[str, ...], **options: object) -> int:
     """Find what slows training down in the source, and repair it.
 
     Reads PATHS (files or folders; by default the current folder) without importing or running them. Exit code 0:
-    nothing found, 1: something found, 2: an error, such as a named file that cannot be parsed, or no file that can.
+    nothing found, even if there was no file, 1: something found, 2: an error, such as a named file that cannot be
+    parsed, or no file that can.
     """
     _refuse_contradictions(options)
     request = _ScanRequest(paths, options)
+    if not request.sources and not request.unread:
+        say(f"warning: no Python file or notebook in {', '.join(request.paths)}; give another folder: hotlap scan src/")
     result = request.repaired() if request.on("fix") or request.on("diff") else request.scanned()
     for unread in result.unread:
         click.echo(visible(f"{unread.path}: {unread.reason}; not scanned"), err=True)
@@ -193,7 +198,10 @@ def _rendered(result: Scan, request: _ScanRequest) -> str:
     if style == "sarif":
         titles = {rule.code: (rule.name, rule.title, catalog.card(rule.name)) for rule in patterns.rules().values()}
         return sarif(result, titles, hotlap.__version__)
-    draw = {"json": page.as_json, "github": page.github, "markdown": page.markdown}.get(str(style), page.text)
+    if style == "text":
+        read = sys.stdout.isatty() or "COLUMNS" in os.environ  # a pipe gets each finding on one line, to search in
+        return page.text(everywhere(result), shutil.get_terminal_size().columns if read else None)
+    draw = {"json": page.as_json, "github": page.github, "markdown": page.markdown}[str(style)]
     return draw(result if style == "json" else everywhere(result))
 
 

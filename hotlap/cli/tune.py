@@ -20,11 +20,10 @@ from hotlap.cli.values import seconds, size_mb, some_share
 from hotlap.plan import choose
 from hotlap.records import private
 from hotlap.records.plan import Risk
-from hotlap.records.tune_record import Metric, TuneRequest
+from hotlap.records.tune_record import VALUE, Metric, TuneRequest
 from hotlap.workflows import tune as tuning
 
 TAG = "tb:"
-VALUE = "[ :=]+([-+.0-9eE]+)"  # the usual ways in which a log gives a number
 FIELDS = {  # parameter -> field of TuneRequest
     "budget": "budget_seconds",
     "risk": "risk",

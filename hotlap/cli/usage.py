@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
 import click
@@ -36,7 +37,8 @@ def _refused(error: click.UsageError) -> str:
 
 
 def _near(error: click.NoSuchOption) -> str:
-    return f"did you mean {' or '.join(sorted(error.possibilities))}?" if error.possibilities else ""
+    near = difflib.get_close_matches(error.option_name, error.possibilities or (), 1, 0.0)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _help(error: click.UsageError) -> str:

@@ -49,7 +49,7 @@ SLOWER = {
     "bench": Verb(
         "hotlap.cli.bench",
         "bench",
-        "Train the bundled workloads with several arms and compare them.",
+        "Train the bundled workloads in several ways and compare them.",
         ("hotlap bench leak --arms naive,run --size small", "hotlap bench --resume"),
     ),
 }

@@ -43,6 +43,15 @@ OF_VERDICT = {  # what a verdict is about comes first, then by bound; equals kee
     "sync-bound": ("sync-in-loop",),
     "copy-bound": ("pageable-copy", "blocking-copy"),
     "launch-bound": ("launch-overhead",),
+    "compute-bound": (
+        "straggler-rank",
+        "slow-forward",
+        "slow-backward",
+        "slow-optimizer",
+        "unfused-optimizer",
+        "channels-last",
+        "tf32-off",
+    ),
 }
 
 

@@ -53,6 +53,9 @@ def backward(step: Step) -> Iterator[Finding]:
         return  # where launches are the cost, backward merely holds most of them
 
     cost, forward_cost = step.ms(BACKWARD), step.ms(FORWARD)
+    beyond_usual = max(0.0, cost - LEAST_BACKWARD * forward_cost)
+    if not step.worth_saying(beyond_usual):
+        return
     ratio = f", {number(cost / forward_cost)}× the forward pass" if forward_cost > 0 else ""
     yield step.finding(
         "slow-backward",
@@ -60,7 +63,7 @@ def backward(step: Step) -> Iterator[Finding]:
         evidence=f"{part(cost, step.total)}{ratio}",
         advice=_backward_advice(step, cost > UNUSUAL_BACKWARD * forward_cost > 0),
         place=step.hot_place(BACKWARD),
-        cost=max(0.0, cost - LEAST_BACKWARD * forward_cost),
+        cost=beyond_usual,
     )
 
 

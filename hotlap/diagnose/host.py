@@ -88,7 +88,6 @@ def rest(step: Step) -> Iterator[Finding]:
     if step.share(REST) < REST_SHARE or not step.worth_saying(cost):
         return
     holds = [] if step.observation.models else ["the forward pass (no module was seen)"]
-    holds += ["the forward pass of modules that are not trained"] if step.observation.models else []
     holds += [] if step.observation.loaders else ["the making of batches (no DataLoader was seen)"]
     inside = f"; this includes {listed(holds)}" if holds else ""
     line = f"; {number(hot.ms_per_step)} ms of it on the line shown" if hot else ""

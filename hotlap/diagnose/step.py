@@ -22,6 +22,8 @@ from hotlap.records.observation import (
 )
 
 NOTICEABLE = 0.02  # of a step; what costs less is not worth a reader's time
+LONG_WAIT = 0.30  # of a step: it limits the step, whatever a busy machine makes of the second run
+TOLERANCE = 0.25  # of a step, by which two runs of one program differ on a machine that is equally fast in both
 LEAST_REMAINDER = 0.01  # a step never becomes free: no bound above 100×
 
 
@@ -108,6 +110,13 @@ class Step:
             return float(ceiling.samples_per_second or 0) / float(seen.samples_per_second or 1)
         mean = sum(ceiling.step_ms) / len(ceiling.step_ms) if ceiling.step_ms else None
         return self.total / mean if mean is not None and _positive(mean) else None
+
+    def explains_ceiling(self) -> bool:
+        """Return whether the wait for data can be why a cached batch was faster: without workers nothing else is."""
+        ratio, loader = self.ceiling_ratio(), self.loader()
+        if ratio is None or loader is None or loader.workers:
+            return True  # workers also compete with the training for the cores
+        return self.share(DATA) >= LONG_WAIT or 1.0 / ratio >= 1.0 - self.share(DATA) - TOLERANCE
 
     def data_at_most(self) -> float:
         """Return the bound for removing the wait for data, from the measured ceiling where there is one."""

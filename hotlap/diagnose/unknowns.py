@@ -39,7 +39,7 @@ def _unseen(step: Step) -> Iterator[tuple[str, str]]:
 def _of_the_ceiling(step: Step) -> Iterator[tuple[str, str]]:
     ceiling, ratio = step.observation.ceiling, step.ceiling_ratio()
     if ratio is None:
-        note = ceiling.note if ceiling and ceiling.note else "the ceiling with one cached batch was not measured"
+        note = ceiling.note if ceiling and ceiling.note else "speed with one cached batch was not measured"
         yield "how fast it would run without input", note.rstrip(".")
     elif step.share(DATA) >= BOUND and ratio < NO_FASTER:
         waiting = percent(step.share(DATA))

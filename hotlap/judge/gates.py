@@ -94,7 +94,7 @@ def _by_loss(trial: Trial, noise: Trial | None, metric: Metric | None, earlier: 
         return _training(trial, noise, metric)
     missing = evidence_missing(trial, noise, found)
     if missing is not None:
-        return Gate(risk=risk, passed=None, rule="losses of both arms", why=missing)
+        return Gate(risk=risk, passed=None, rule="losses of both sides", why=missing)
     by_loss = _BY_RISK[risk](found)
     if trial.stage == TrialStage.LASTING:
         return _lasting(trial, noise, metric, found, by_loss)

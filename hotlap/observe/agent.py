@@ -21,7 +21,7 @@ from hotlap.observe.agent_state import AgentState
 from hotlap.observe.backwards import Backwards
 from hotlap.observe.feed import feed_one_batch
 from hotlap.observe.followed import FOLLOW_SECONDS
-from hotlap.observe.loaders import batch_size_of
+from hotlap.observe.loaders import batch_size_of, called_with
 from hotlap.observe.look import LINES_SECONDS, LINES_STEPS, TRACE_SECONDS
 from hotlap.observe.messages import Messages
 from hotlap.observe.models import SequenceFirst
@@ -97,9 +97,8 @@ class Agent(AgentState):
         return self.loaders.of_loader(loader).role
 
     def _iterated(self, loader: Any, args: Any, kwargs: Any, iterator: Any) -> None:
-        self.entries.append(
-            (t.ITERATED, perf_counter_ns(), get_ident(), (self.loaders.of_loader(loader), id(iterator)))
-        )
+        note = self.loaders.of_loader(loader), id(iterator), self.torch.is_grad_enabled()
+        self.entries.append((t.ITERATED, perf_counter_ns(), get_ident(), note))
 
     def _fetched(self, iterator: Any, batch: Any) -> tuple[int, int | None]:
         if len(self.entries) > self._longest_tape and get_ident() == self.story.thread:
@@ -110,7 +109,7 @@ class Agent(AgentState):
         if not module.training and not self.torch.is_grad_enabled():
             return True, 0
         known = self.loaders.seen or self._is_sequence_first(module)
-        return False, 0 if known else batch_size_of([*args, *kwargs.values()])
+        return False, 0 if known else called_with([*args, *kwargs.values()])
 
     def _after_step(self) -> None:
         """Run after the optimizer step that was waited for: switch the sampling, read the tape, or both."""

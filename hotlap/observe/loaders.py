@@ -9,6 +9,7 @@ from hotlap.observe.frames import place_of_function
 from hotlap.records.observation import Loader
 
 GRAPHS = {"torch_geometric": "num_graphs", "dgl": "batch_size"}  # what holds the number of graphs in a batch
+SPARSE = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc")
 TRAIN, EVALUATION, UNKNOWN = "train", "evaluation", "unknown"
 
 
@@ -65,10 +66,11 @@ class LoaderCounts:
 class _LoaderPass:
     """One pass over a loader. Several may run at once, as in zip(loader, loader), and each counts its own batches."""
 
-    __slots__ = ("batches", "seen")
+    __slots__ = ("batches", "may_train", "seen")
 
-    def __init__(self, seen: LoaderCounts) -> None:
+    def __init__(self, seen: LoaderCounts, may_train: bool) -> None:
         self.seen = seen
+        self.may_train = may_train
         self.batches = 0
 
     def expected_size(self) -> int:
@@ -106,8 +108,9 @@ class Loaders:
             self.seen.append(self._by_loader[loader])
         return self._by_loader[loader]
 
-    def iterated(self, seen: LoaderCounts, iterator: int) -> None:
-        self._by_iterator[iterator] = _LoaderPass(seen)  # with persistent workers the same iterator comes again
+    def iterated(self, seen: LoaderCounts, iterator: int, may_train: bool = True) -> None:
+        """Note a pass that begins; one that begins under no_grad, as Lightning's sanity check, trains nothing."""
+        self._by_iterator[iterator] = _LoaderPass(seen, may_train)  # with persistent workers the same one comes again
 
     def role_of(self, iterator: int) -> str:
         reading = self._by_iterator.get(iterator)
@@ -137,7 +140,8 @@ class Loaders:
     def _count(self, reading: _LoaderPass, size: int) -> None:
         reading.count(size)
         self.last = reading.seen
-        self._since_step.add(reading.seen)
+        if reading.may_train:
+            self._since_step.add(reading.seen)
 
     def predictable(self) -> bool:
         """Whether all loaders so far yielded what their samplers say, so that batches need not be inspected."""
@@ -174,6 +178,20 @@ def batch_size_of(batch: Any) -> int:
     if not sizes:
         return len(batch) if isinstance(batch, list | tuple) else 1
     return max(sizes, key=lambda size: sizes[size])  # the first among equals, because dicts keep their order
+
+
+def called_with(values: list[Any]) -> int:
+    """Return the samples in the arguments of a model, or 0 if they may be a graph, whose rows are nodes."""
+    tensors = [value for value in values if getattr(value, "shape", None)]
+    graph = any(str(getattr(value, "layout", "")) in SPARSE or _is_edges(value, tensors) for value in tensors)
+    return 0 if graph else batch_size_of(values)
+
+
+def _is_edges(value: Any, tensors: list[Any]) -> bool:
+    """Return whether a tensor is a list of edges: two rows of node numbers, beside the nodes."""
+    integers = str(getattr(value, "dtype", "")) in ("torch.int64", "torch.int32")
+    is_pair_of_rows = len(value.shape) == 2 and int(value.shape[0]) == 2
+    return is_pair_of_rows and integers and any(other.shape[0] != 2 for other in tensors)
 
 
 def _graphs_in(batch: Any) -> int:

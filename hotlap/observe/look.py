@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.observe.followed import FOLLOW_STEPS, LineFollower, may_follow
-from hotlap.observe.stacks import Call, Stacks, users_call
+from hotlap.observe.stacks import Call, Stacks, in_a_module, users_call
 from hotlap.patch.ledger import Ledger
 from hotlap.patch.operations import watching
 from hotlap.records import private
-from hotlap.records.observation import HotLine
+from hotlap.records.observation import FORWARD, REST, HotLine
 
 INTERVAL = 0.004  # seconds between samples, at least
 SPENT = 1 / 20  # of the time for taking samples, at most: a deep stack takes long to write
@@ -32,6 +32,7 @@ class LineSampler:
         self._stacks, self._phase = Stacks(thread), phase
         self._stop, self._over = threading.Event(), threading.Event()
         self._samples: Counter[tuple[Call, str]] = Counter()
+        self._rest = self._unseen_forward = 0  # samples outside every phase; those of them inside a module's call
 
     def start(self) -> None:
         _thread.start_new_thread(self._run, ())  # not listed by the program's threading.enumerate()
@@ -44,12 +45,24 @@ class LineSampler:
         pause = INTERVAL
         while not self._stop.wait(pause):
             started = time.perf_counter()
-            phase, call = self._phase(), users_call(self._stacks.calls())
+            phase, calls = self._phase(), self._stacks.calls()
+            if phase == REST:
+                self._rest += 1
+                if in_a_module(calls):
+                    self._unseen_forward += 1
+                    phase = FORWARD
+            call = users_call(calls)
             if call is not None:
                 self._samples[call, phase] += 1
             pause = max(INTERVAL, (time.perf_counter() - started) / SPENT)
         self._stacks.close()
         self._over.set()
+
+    def with_every_forward(self, shares: Mapping[str, float]) -> dict[str, float]:
+        """Move from the rest to the forward pass what the modules take that no phase times: frozen ones, and losses."""
+        moved = shares.get(REST, 0.0) * self._unseen_forward / max(1, self._rest)
+        changed = {REST: shares.get(REST, 0.0) - moved, FORWARD: shares.get(FORWARD, 0.0) + moved} if moved else {}
+        return {**shares, **changed}
 
     def rows(self, step_ms: float, shares: Mapping[str, float]) -> tuple[HotLine, ...]:
         """Divide the time of each phase, as measured in the timed window, among the lines that were seen in it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import re
 import tempfile
+from pathlib import Path
 from typing import NamedTuple
 
 from hotlap.observe.frames import _INSTALLED, _USER, kind_of
@@ -17,6 +18,9 @@ from hotlap.observe.frames import _INSTALLED, _USER, kind_of
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)\b", re.MULTILINE)
 _CALL = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")  # how everything outside ASCII is written
+
+
+MODULES = str(Path("torch", "nn", "modules", "module.py"))
 
 
 class Call(NamedTuple):
@@ -55,6 +59,11 @@ def calls_of(text: str, thread: int) -> list[Call]:
 
 def _plain(text: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(next(filter(None, found.groups())), 16)), text)
+
+
+def in_a_module(calls: list[Call]) -> bool:
+    """Return whether a torch.nn.Module is being called."""
+    return any(call.function == "_call_impl" and call.file.endswith(MODULES) for call in calls)
 
 
 def users_call(calls: list[Call]) -> Call | None:

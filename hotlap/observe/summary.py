@@ -62,9 +62,10 @@ def _observation(known: AgentState, tally: Tally, complete: bool) -> Observation
         samples_per_second=samples / seconds if samples and seconds > 0 else None,
         samples_per_step=samples / steps if samples else None,
         step_ms=step_ms,
+        evaluation_ms=tally.evaluation_ms(),
         device_step_ms=tally.device_step_ms() if finished else (),
         warmup=tally.warmup,
-        shares=tally.shares(known.story.clock.names),
+        shares=_shares(known, tally),
         syncs=_syncs(known, tally),
         copies=known.story.copies.rows(tally.steps_seen) if known.story.copies and tally.steps_seen else (),
         hot_lines=_hot_lines(known, tally),
@@ -97,7 +98,12 @@ def _hot_lines(known: AgentState, tally: Tally) -> tuple[HotLine, ...]:
     lines, step_ms = known.look.lines, tally.step_ms()
     if lines is None or not step_ms or (known.state == LOOKING and not known.ending):
         return ()
-    return lines.rows(sum(step_ms) / len(step_ms), tally.shares(known.story.clock.names))
+    return lines.rows(sum(step_ms) / len(step_ms), _shares(known, tally))
+
+
+def _shares(known: AgentState, tally: Tally) -> dict[str, float]:
+    shares = tally.shares(known.story.clock.names)
+    return known.look.lines.with_every_forward(shares) if known.look.lines is not None else shares
 
 
 def _spans(tally: Tally, steps: int) -> tuple[Span, ...]:

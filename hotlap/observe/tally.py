@@ -92,6 +92,13 @@ class Tally:
             return ()
         return tuple((end.at - start.at) / 1e6 for start, end in pairwise([self._first, *self._boundaries]))
 
+    def evaluation_ms(self) -> tuple[float, ...]:
+        """Return the evaluation within each step; none if there was no evaluation in the window."""
+        if self._first is None:
+            return ()
+        totals = [boundary.totals[_EVALUATION] for boundary in (self._first, *self._boundaries)]
+        return tuple((end - start) / 1e6 for start, end in pairwise(totals)) if totals[0] != totals[-1] else ()
+
     def device_step_ms(self) -> tuple[float, ...]:
         """Return the mean step time between the recorded CUDA events. Waits by polling, without a sync."""
         events = [

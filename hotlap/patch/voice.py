@@ -37,8 +37,11 @@ def _to_a_new_line() -> str:
     """Return what to write first so that our line does not continue one of the program's, as far as that is known."""
     if _is_bar_drawn():
         return "\n"
-    if not _ours:
-        return ""
+    return to_a_new_line() if _ours else ""
+
+
+def to_a_new_line() -> str:
+    """Return what moves a terminal, or a file that stderr is, to a new line if a program left the last one begun."""
     try:
         if os.isatty(STDERR):  # as shells do it: a line of blanks wraps, unless the cursor is at the start of its line
             return " " * (os.get_terminal_size(STDERR).columns - 1) + "\r"

@@ -267,6 +267,7 @@ class Observation:
     samples_per_second: float | None
     samples_per_step: float | None
     step_ms: tuple[float, ...]
+    evaluation_ms: tuple[float, ...] = ()  # of the evaluations within each of these steps; empty if there were none
     device_step_ms: tuple[float, ...]  # by CUDA events, means over a few steps each; empty on CPU
     warmup: Warmup
     shares: Mapping[str, float]
@@ -294,6 +295,13 @@ class Observation:
     @property
     def on_cuda(self) -> bool:
         return any(model.device.startswith("cuda") for model in self.models)
+
+    @property
+    def training_step_ms(self) -> tuple[float, ...]:
+        """The steps without the evaluations within them."""
+        if len(self.evaluation_ms) != len(self.step_ms):
+            return self.step_ms
+        return tuple(step - evaluation for step, evaluation in zip(self.step_ms, self.evaluation_ms, strict=True))
 
     @property
     def mean_step_ms(self) -> float:

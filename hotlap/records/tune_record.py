@@ -9,6 +9,8 @@ from hotlap.records.plan import Choice, Circumstances, Outcome, Risk
 from hotlap.records.trial import Trial
 from hotlap.records.verdict import Verdict
 
+VALUE = "[ :=]+([-+.0-9eE]+)"  # the usual ways in which a log gives a number
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:

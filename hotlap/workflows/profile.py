@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hotlap import scanning, store
 from hotlap.diagnose import diagnose
+from hotlap.diagnose.step import Step
 from hotlap.errors import (
     INTERRUPTED,
     HotlapError,
@@ -34,6 +35,10 @@ from hotlap.records.session import Session
 
 AGENT = "hotlap.observe.agent:start"
 OBSERVING, CEILING = "observing", "ceiling"  # stages; the output of the command is hidden in the second
+UNEQUAL = (
+    "the second run, on one cached batch, was faster than the wait for data explains: the machine was busier in "
+    "one of the two, or its batches are unequal"
+)
 OnStage = Callable[[str, Progress | None, float], None]
 
 
@@ -158,7 +163,10 @@ def _ceiling(options: ProfileOptions, observation: Observation, run: store.Run, 
         seen, _ = _observe(replace(options, trace=False), run, CEILING, on_stage, ceiling=True)
     except HotlapError as error:
         return Ceiling(samples_per_second=None, step_ms=(), note=f"the second run made no training step: {error}")
-    return Ceiling(samples_per_second=seen.samples_per_second, step_ms=seen.step_ms, note=None)
+    ceiling = Ceiling(samples_per_second=seen.samples_per_second, step_ms=seen.step_ms, note=None)
+    if Step(replace(observation, ceiling=ceiling)).explains_ceiling():
+        return ceiling
+    return Ceiling(samples_per_second=None, step_ms=(), note=UNEQUAL)
 
 
 def _why_no_ceiling(options: ProfileOptions, observation: Observation) -> str | None:

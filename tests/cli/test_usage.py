@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import click
 import pytest
 
 from hotlap.cli import cli
-from hotlap.cli.tune import VALUE
+from hotlap.records.tune_record import VALUE
+from tests.harness import HOTLAP
 
 WRONG = [
     (["tuen", "python", "train.py"], "no such verb: tuen; did you mean hotlap tune?"),
@@ -37,6 +39,9 @@ WRONG = [
      "--metric: put the value in a group, as in --metric 'val loss[ :=]+([-+.0-9eE]+)'"),
     (["show", "--json", "--markdown"], "--json and --markdown exclude each other; give one of them"),
     (["explain", "fused"], "no optimisation is called fused; did you mean fused-optimizer?"),
+    (["explain", "data-weit"], "nothing is called data-weit; did you mean data-wait?"),
+    (["explain", "item-in-lop"], "nothing is called item-in-lop; did you mean item-in-loop?"),
+    (["profile", "--stesp", "3", "python"], "no such option: --stesp; did you mean --steps?"),
     (["list", "nonsense"], "nothing in the list is nonsense; see all of it: hotlap list"),
 ]  # fmt: skip
 
@@ -90,3 +95,14 @@ def test_every_verb_shows_two_examples_that_work(name, typed):
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     assert command.context_settings.get("help_option_names") is None
+
+
+def test_an_error_begins_on_a_line_of_its_own(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("step 5")  # as a progress bar leaves it
+    with log.open("a") as stream:
+        ended = subprocess.run(
+            [*HOTLAP, "show", "--run-dir", str(tmp_path), "1"], stderr=stream, cwd=tmp_path, check=False
+        )
+    assert ended.returncode == 72
+    assert log.read_text().startswith("step 5\nhotlap: no run")

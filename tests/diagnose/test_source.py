@@ -112,7 +112,8 @@ def test_every_format_shows_source_findings_and_the_record_reads_back():
         assert "Also in the source" in text
         assert "b.item()" in text
     data = json.loads(as_json(seen, found))["diagnosis"]
-    assert data["findings"][0]["scanned"][0]["code"] == "H201"
+    found_in_source = next(finding for finding in data["findings"] if finding["code"] == "sync-in-loop")
+    assert found_in_source["scanned"][0]["code"] == "H201"
     assert from_json(Diagnosis, json.dumps(data), "test") == found
 
 

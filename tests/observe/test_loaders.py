@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from hotlap.observe.loaders import EVALUATION, TRAIN, UNKNOWN, Loaders, batch_size_of
+from hotlap.observe.loaders import EVALUATION, TRAIN, UNKNOWN, Loaders, batch_size_of, called_with
 
 
 class Encoding(dict):
@@ -64,6 +64,21 @@ def test_the_number_of_samples_in_a_batch_is_found(batch, size):
     assert batch_size_of(batch) == size
 
 
+@pytest.mark.parametrize(
+    ("arguments", "size"),
+    [
+        ([torch.zeros(8, 3), torch.zeros(8)], 8),
+        ([torch.zeros(8, 5, dtype=torch.int64), None], 8),
+        ([torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 5, dtype=torch.int64)], 2),
+        ([torch.zeros(50, 3), torch.zeros(2, 400, dtype=torch.int64)], 0),
+        ([torch.zeros(50, 3), torch.eye(50).to_sparse()], 0),
+        ([torch.zeros(50, 3), torch.eye(50).to_sparse_csr()], 0),
+    ],
+)
+def test_the_arguments_of_a_model_show_the_samples_except_those_of_a_graph(arguments, size):
+    assert called_with(arguments) == size
+
+
 def test_a_batch_nested_in_itself_does_not_hang():
     batch: list[object] = [torch.zeros(3)]
     batch.append(batch)
@@ -101,7 +116,7 @@ class Reading:
 
     def begin(self) -> None:
         self._iterator = iter(self._loader)
-        self._loaders.iterated(self.seen, id(self._iterator))
+        self._loaders.iterated(self.seen, id(self._iterator), torch.is_grad_enabled())
 
     def fetch(self, batches: int = 1) -> None:
         for _ in range(batches):
@@ -174,6 +189,23 @@ def test_a_loader_fetched_for_a_model_in_evaluation_is_not_the_training_loader()
     loaders.stepped()
     assert check.seen.role == EVALUATION
     assert train.seen.role == TRAIN
+
+
+def test_a_pass_without_gradients_before_the_first_step_is_not_training():
+    """As in Lightning's sanity check, which evaluates before anybody knows which module is trained."""
+    loaders = Loaders()
+    train, check = Reading(loaders, numbers(4)), Reading(loaders, numbers(4))
+    with torch.no_grad():
+        check.begin()
+    check.fetch()
+    train.fetch()
+    loaders.stepped()
+    assert check.seen.role == UNKNOWN
+    assert train.seen.role == TRAIN
+    check.begin()
+    check.fetch()
+    loaders.stepped()
+    assert check.seen.role == TRAIN, "it can still turn out to train"
 
 
 def test_a_training_loader_that_also_serves_evaluation_stays_a_training_loader():

@@ -6,11 +6,12 @@ import sys
 import threading
 import warnings
 
+import pytest
 import torch
 
 from hotlap.observe.look import LineSampler, Look, Tracer
 from hotlap.observe.trace import read_trace
-from hotlap.records.observation import FORWARD
+from hotlap.records.observation import BACKWARD, FORWARD, REST
 
 
 def test_the_sampler_finds_the_current_line_of_the_training_thread_and_its_phase():
@@ -65,3 +66,32 @@ def test_a_trace_ends_when_the_program_starts_its_own_profiler(tmp_path):
         assert not Look().at_kernels(torch, tmp_path / "two.pt.trace.json", on_cuda=False, whole=True)
         torch.ones(2).sum()
     assert "aten::sum" in [average.key for average in profile.key_averages()]
+
+
+class Frozen(torch.nn.Module):
+    def forward(self, stop):
+        stop.wait()
+        return stop
+
+
+def test_a_module_that_is_called_outside_every_phase_counts_as_forward():
+    sampler, stop = LineSampler(threading.get_ident(), lambda: REST), threading.Event()
+    sampler.start()
+    while not sampler._rest:
+        threading.Event().wait(0.001)
+    called = threading.Timer(0.0, lambda: (_until(lambda: sampler._unseen_forward >= 3), stop.set()))
+    called.start()
+    Frozen()(stop)
+    sampler.stop()
+    called.join()
+    shares = sampler.with_every_forward({REST: 0.5, FORWARD: 0.25, BACKWARD: 0.25})
+    assert shares[FORWARD] > 0.25
+    assert shares[REST] + shares[FORWARD] == pytest.approx(0.75)
+    assert shares[BACKWARD] == 0.25
+    waiting = Frozen.forward.__code__.co_firstlineno + 1
+    assert {row.phase for row in sampler.rows(8.0, shares) if row.line == waiting} == {FORWARD}
+
+
+def _until(happened):
+    while not happened():
+        threading.Event().wait(0.001)

@@ -164,7 +164,7 @@ class TestRows:
         assert notes == (
             "needs 5 more processes on each side",
             "the smallest speed-up this sample could show is 1.07×",
-            "its gate needs 2 more",
+            "its check for harm needs 2 more",
         )
 
     def test_notes_do_not_repeat_the_reason(self):

@@ -17,6 +17,7 @@ from tests.scan.command import PROGRAM, TWO, scan
 @pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
     (tmp_path / "train.py").write_text(PROGRAM)
     return tmp_path
 
@@ -52,6 +53,24 @@ def test_places_with_the_same_remedy_are_one_block_and_long_chains_show_their_en
 def test_nothing_found_is_success(project):
     (project / "train.py").write_text("x = 1\n")
     assert scan() == (0, "Nothing found in 1 file.\n")
+
+
+def test_a_folder_without_python_is_success_with_a_warning(project):
+    (project / "train.py").rename(project / "train.txt")
+    code, text = scan()
+    assert code == 0
+    assert "hotlap: warning: no Python file or notebook in ." in text
+    assert "Nothing found in 0 files." in text
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_terminal_gets_lines_of_its_width_broken_between_words(columns, monkeypatch):
+    unbroken = scan("train.py", *TWO)[1]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, text = scan("train.py", *TWO)
+    assert code == 1
+    assert max(map(len, text.splitlines())) <= columns
+    assert text.split() == unbroken.split()
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,18 @@ from hotlap.report.shared.figures import count, megabytes, percent, quantile
 
 
 def figures(observation: Observation) -> Iterator[str]:
-    median = quantile(observation.step_ms, 0.5)
+    steps = observation.training_step_ms
+    median = quantile(steps, 0.5)
     if median is None:
         yield "no step measured"
     else:
-        low, high = quantile(observation.step_ms, 0.1), quantile(observation.step_ms, 0.9)
-        yield f"median step {number(median)} ms (p10–p90 {number(low)}–{number(high)}, n={len(observation.step_ms)})"
+        low, high = quantile(steps, 0.1), quantile(steps, 0.9)
+        yield f"median step {number(median)} ms (p10–p90 {number(low)}–{number(high)}, n={len(steps)})"
     if _is_rate(observation.samples_per_second):
         yield f"{number(observation.samples_per_second)} samples/s"
     ceiling = observation.ceiling.samples_per_second if observation.ceiling else None
     if _is_rate(ceiling):
-        yield f"ceiling without input {number(ceiling)} samples/s{_ratio(ceiling, observation)}"
+        yield f"with one cached batch {number(ceiling)} samples/s{_ratio(ceiling, observation)}"
     if observation.device is not None:
         yield f"device busy {percent(_busy_share(observation))}"
 

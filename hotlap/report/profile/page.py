@@ -8,7 +8,7 @@ from hotlap.records.caution import Caution
 from hotlap.records.diagnosis import Diagnosis
 from hotlap.records.observation import EVALUATION, SPAN_PREFIX, Observation
 from hotlap.report.profile import actions, facts, tables
-from hotlap.report.shared.figures import ordered_shares, parts_of
+from hotlap.report.shared.figures import ordered_shares
 from hotlap.report.shared.parts import Segment, Table
 
 
@@ -47,16 +47,14 @@ def segments(observation: Observation) -> tuple[Segment, ...]:
     """Divide a training step into its phases, in the shares that the verdict and the findings name."""
     shares = [(phase, share) for phase, share in ordered_shares(observation.shares) if phase != EVALUATION]
     whole = sum(share for _, share in shares)
-    percents = parts_of(100, [share for _, share in shares])
     return tuple(
         Segment(
             phase=phase,
             name=phase.removeprefix(SPAN_PREFIX),
             ms=share * observation.mean_step_ms,
             share=share / whole,
-            percent=percent,
         )
-        for (phase, share), percent in zip(shares, percents, strict=True)
+        for phase, share in shares
     )
 
 

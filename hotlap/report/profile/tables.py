@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hotlap.records.diagnosis import Diagnosis, SourcePattern
 from hotlap.records.figures import NONE, number, times
-from hotlap.records.observation import BACKWARD, DATA, SPAN_PREFIX, Observation
+from hotlap.records.observation import BACKWARD, DATA, EVALUATION, SPAN_PREFIX, Observation
 from hotlap.report.shared.figures import percent, short_path
 from hotlap.report.shared.parts import Column, Table
 
@@ -151,6 +151,7 @@ def copies(observation: Observation) -> Table:
 
 def hot_lines(observation: Observation) -> Table:
     found = sorted(observation.hot_lines, key=lambda line: -line.share)
+    step = observation.mean_step_ms - observation.ms(EVALUATION)
     return Table(
         title="Hot lines",
         columns=(
@@ -166,7 +167,7 @@ def hot_lines(observation: Observation) -> Table:
                 line.function,
                 line.phase.removeprefix(SPAN_PREFIX),
                 number(line.ms_per_step),
-                percent(line.share),
+                NONE if line.phase == EVALUATION or step <= 0 else percent(line.ms_per_step / step),
             )
             for line in found[:MOST_LINES]
         ),

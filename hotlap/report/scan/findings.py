@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from hotlap.records.codec import to_json
@@ -17,7 +19,12 @@ _FIXES = {
 }
 
 
-def text(scan: Scan) -> str:
+UNIT = re.compile(r"(?<=\d) (?=[%a-zµ])")  # between a number and what it counts
+GLUE = "\ue000"
+
+
+def text(scan: Scan, width: int | None = None) -> str:
+    """Return the findings, with lines of at most `width` characters where words allow it."""
     lines = [scan.profile] if scan.profile else []
     for group in _by_cause(scan.findings):
         first = group[0]
@@ -28,7 +35,18 @@ def text(scan: Scan) -> str:
             lines.append(f"  {where(finding)}:{finding.column} {finding.message}{f' ({fix})' if fix else ''}")
             lines += [f"    {words}" for words in (_measurement(finding), _reason(finding)) if words]
     lines.append(_ending(scan))
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in (_wrapped(lines, width) if width else lines))
+
+
+def _wrapped(lines: Iterable[str], width: int) -> Iterator[str]:
+    """Break lines between words, and indent what follows below what it continues."""
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()))
+        glued = UNIT.sub(GLUE, line)
+        pieces = textwrap.wrap(
+            glued, width, subsequent_indent=f"{indent}    ", break_long_words=False, break_on_hyphens=False
+        )
+        yield "\n".join(pieces).replace(GLUE, " ")
 
 
 def _by_cause(findings: Iterable[ScanFinding]) -> list[list[ScanFinding]]:

@@ -19,7 +19,7 @@ def bar_lines(segments: Sequence[Segment]) -> Iterator[str]:
     yield "| phase | ms/step | % of step | |"
     yield "|---|---:|---:|---|"
     for segment, width in zip(segments, widths, strict=True):
-        yield f"| {plain(segment.name)} | {number(segment.ms)} | {segment.percent} % | {'█' * width} |"
+        yield f"| {plain(segment.name)} | {number(segment.ms)} | {plain(segment.percent)} | {'█' * width} |"
     yield ""
 
 

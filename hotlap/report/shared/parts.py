@@ -31,7 +31,11 @@ class Segment:
     name: str
     ms: float
     share: float
-    percent: int  # those of one bar add up to 100
+
+    @property
+    def percent(self) -> str:
+        """Rounded as in the sentences about the phase, so those of one bar may add up to 99 or 101."""
+        return f"{round(100 * self.share) or '<1'} %"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,13 @@ def phases(segments: tuple[Segment, ...], share: float = 1.0) -> str:
 
 
 def _label(segments: tuple[Segment, ...]) -> str:
-    return "A step: " + ", ".join(
-        f"{segment.name} {number(segment.ms)} ms ({segment.percent} %)" for segment in segments
-    )
+    return "A step: " + ", ".join(f"{segment.name} {number(segment.ms)} ms ({segment.percent})" for segment in segments)
 
 
 def _segment(i: int, segment: Segment, at: float, width: float) -> str:
     label = f"{i + 1} {segment.name}" if width >= NAMED else str(i + 1) if width >= NUMBERED else ""
     inside = f'<text class="seg-name" x="8" y="{HEIGHT / 2 + 4:g}">{text(label)}</text>' if label else ""
-    tip = f"<title>{text(segment.name)}: {number(segment.ms)} ms, {segment.percent} %</title>"
+    tip = f"<title>{text(segment.name)}: {number(segment.ms)} ms, {text(segment.percent)}</title>"
     return (
         f'<svg x="{across(at)}" width="{across(width)}" height="{HEIGHT}">{tip}'
         f'<rect class="seg {colour(segment)}" width="100%" height="100%"/>{inside}</svg>'
@@ -62,7 +60,7 @@ def phase_list(segments: tuple[Segment, ...]) -> str:
     """List the phases of a step with their numbers in the bar."""
     inside = "".join(
         f'<li><span class="key {colour(segment)}">{i + 1}</span><span>{text(segment.name)}</span>'
-        f'<span>{number(segment.ms)} ms</span><span class="share">{segment.percent or "&lt;1"} %</span></li>'
+        f'<span>{number(segment.ms)} ms</span><span class="share">{text(segment.percent)}</span></li>'
         for i, segment in enumerate(segments)
     )
     return f'<ul class="phases" aria-label="Phases of a step">{inside}</ul>' if inside else ""

@@ -28,7 +28,8 @@ COLOURS = {
 }
 SPAN_COLOURS = ("green3", "dark_sea_green4", "spring_green1", "chartreuse4")
 WIDEST_BAR = 100
-WHOLE = 17  # characters of a word that is not broken; a path may be longer
+WHOLE = 20  # characters of a word that is not broken; a path may be longer
+GAP = 3  # columns between two
 ROOMY = 76  # columns; narrower tables drop their extra columns
 # Replacements for terminals whose encoding lacks these characters.
 ASCII = str.maketrans(
@@ -122,9 +123,8 @@ class Bar:
 
     def _entry(self, i: int, coloured: bool) -> list[Text]:
         segment = self.segments[i]
-        share = f"{segment.percent} %" if segment.percent else "<1 %"
         swatch = Text("■" if coloured else self.letters[i], self.colours[i])
-        return [swatch, Text(segment.name), Text(f"{number(segment.ms)} ms"), Text(share, "bold")]
+        return [swatch, Text(segment.name), Text(f"{number(segment.ms)} ms"), Text(segment.percent, "bold")]
 
 
 def _colours(segments: tuple[Segment, ...]) -> list[str]:
@@ -149,7 +149,8 @@ def draw_table(table: Table, console: Console) -> None:
         pad_edge=False,
         padding=(0, 1),
     )
-    visible = [i for i, column in enumerate(table.columns) if console.width >= ROOMY or not column.extra]
+    visible = _fitting(table, console.width)
+    widths = _widths(table, visible, console.width)
     for i in visible:
         column = table.columns[i]
         drawn.add_column(
@@ -157,12 +158,41 @@ def draw_table(table: Table, console: Console) -> None:
             justify="right" if column.figures else "left",
             no_wrap=column.figures,
             overflow="fold",
+            width=widths.get(i),
             min_width=_narrowest(table, i) if console.width >= ROOMY else column.minimum,
         )
     for i, row in enumerate(table.rows):
         drawn.add_row(*(glued(row[j]) for j in visible), style="bold red" if i == table.marked else None)
     console.print(drawn)
     show(console, Text(table.note, "dim"))
+
+
+def _fitting(table: Table, width: int) -> list[int]:
+    """Return the columns to draw: rich would leave out the last ones, whatever is in them, where not all fit."""
+    visible = [i for i, column in enumerate(table.columns) if width >= ROOMY or not column.extra]
+    while sum(_least(table, i) + GAP for i in visible) - GAP > width:
+        extra = [i for i in visible if table.columns[i].extra]
+        if not extra:
+            break
+        visible.remove(extra[-1])
+    return visible
+
+
+def _widths(table: Table, visible: list[int], width: int) -> dict[int, int]:
+    """Shrink the widest columns until all fit: rich shrinks those that cannot, and then cuts off the last column."""
+    widths = {i: max(len(text) for text in (table.columns[i].title, *(row[i] for row in table.rows))) for i in visible}
+    while sum(widths.values()) + GAP * (len(visible) - 1) > width:
+        wide = [i for i in visible if widths[i] > _least(table, i)]
+        if not wide:
+            return {}
+        widths[max(wide, key=lambda i: widths[i])] -= 1
+    return widths
+
+
+def _least(table: Table, i: int) -> int:
+    if table.columns[i].figures:
+        return max(len(text) for text in (table.columns[i].title, *(row[i] for row in table.rows)))
+    return max(_narrowest(table, i) or 0, *map(len, table.columns[i].title.split()), 1)
 
 
 def _narrowest(table: Table, i: int) -> int | None:

@@ -147,7 +147,7 @@ def _notes(last: Verdict | None, tried: list[Trial]) -> Iterator[str]:
     if last is not None and last.speed is not None:
         yield from _needed(last.speed, why)
     if last is not None and last.gate is not None and last.gate.more and "more" not in why:
-        yield f"its gate needs {last.gate.more} more"
+        yield f"its check for harm needs {last.gate.more} more"
     if last is not None and last.decision != Decision.INCONCLUSIVE:
         yield from pays_off(last)
     yield from _endings(tried, why)

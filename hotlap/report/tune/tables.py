@@ -29,7 +29,7 @@ def drawn(page: TunePage, room: int) -> Table:
             Column("optimisation", minimum=12),
             Column("times as fast", figures=True),
             *((Column(f"{ratio(axis.low)}–{ratio(axis.high)}×", minimum=cells),) if shown else ()),
-            Column("gate"),
+            Column("harmless"),
             Column("result", minimum=12),
         ),
         rows=tuple(
@@ -42,9 +42,7 @@ def drawn(page: TunePage, room: int) -> Table:
             )
             for name, interval, gate, state in lines
         ),
-        note="with its 95 % interval"
-        + (", on a logarithmic axis; the bar marks 1" if shown else "")
-        + "; gate: whether it is harmless",
+        note="with its 95 % interval" + (", on a logarithmic axis; the bar marks 1" if shown else ""),
     )
 
 
@@ -56,7 +54,7 @@ def spelled_out(page: TunePage) -> Table:
             Column("optimisation"),
             Column("alone", figures=True),
             Column("stacked", figures=True),
-            Column("gate"),
+            Column("harmless"),
             Column("result"),
             Column("why"),
         ),
@@ -84,7 +82,7 @@ def _alone(interval: Interval | None, name: str) -> tuple[tuple[str, ...], ...]:
 
 
 def reason(row: Row) -> str:
-    gate = f"gate {row.gate}: {row.gate_why}" if row.gate_why and row.gate != "passed" else ""
+    gate = f"harmless, {row.gate}: {row.gate_why}" if row.gate_why and row.gate != "passed" else ""
     return "; ".join(filter(None, (row.why, gate, *row.notes)))
 
 

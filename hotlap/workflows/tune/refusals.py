@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from hotlap.errors import BaselineUnusable, CannotRunTwice, HotlapError, MetricNeverSeen, TooShort
 from hotlap.records.trial import EndReason, Sample
-from hotlap.records.tune_record import Metric, TuneRequest
+from hotlap.records.tune_record import VALUE, Metric, TuneRequest
 
 
 def refuse_baseline(samples: Sequence[Sample], request: TuneRequest, run: str) -> None:
     """Raise if a process of the unmodified command did not do what it should have."""
     last = samples[-1]
+    unread = request.metric is not None and not last.readings
+    if unread and last.ended in (EndReason.MEASURED, EndReason.OVER_TIME):
+        raise MetricNeverSeen(_never_seen(request.metric, last))
     if last.ended != EndReason.MEASURED:
         raise _failed(last, run)
-    if request.metric is not None and not last.readings:
-        raise MetricNeverSeen(_never_seen(request.metric, steps_of(last)))
     lengths = sorted({steps_of(sample) for sample in samples if sample.losses})
     if len(lengths) > 1 and request.metric is None:
         raise TooShort(
@@ -46,11 +47,16 @@ def _failed(sample: Sample, run: str) -> HotlapError:
     )
 
 
-def _never_seen(metric: Metric, steps: int) -> str:
+def _never_seen(metric: Metric | None, last: Sample) -> str:
+    assert metric is not None
+    steps = f"{steps_of(last)} steps" if steps_of(last) else f"{last.seconds:.0f} s"
     if metric.pattern is not None:
-        what = f"nothing the command printed in {steps} steps matches --metric '{metric.pattern}'; check the pattern"
+        what = f"nothing the command printed in {steps} matches --metric '{metric.pattern}'; check the pattern"
     elif metric.tag is not None:
-        what = f"no TensorBoard scalar '{metric.tag}' was written in {steps} steps; check the tag"
+        what = f"no TensorBoard scalar '{metric.tag}' was written in {steps}; check the tag"
     else:
-        what = f'hotlap.metric("{metric.name}", …) was never called in {steps} steps; check the name'
+        what = (
+            f'hotlap.metric("{metric.name}", …) was never called in {steps}; check the name, or read what is printed: '
+            f"--metric '{metric.name}{VALUE}'"
+        )
     return f"{what}, or measure more with --steps N or a larger --budget"

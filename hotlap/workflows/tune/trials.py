@@ -187,8 +187,8 @@ class Trials:
     def _seconds(self, trial: Trial, first: bool) -> float:
         """Return the time limit of one process; one that compiles for long must leave time for the others."""
         limit, budget = self._length.limit, self.budget.seconds
-        if first:
-            return max(limit, METRIC_SHARE * budget)
+        if first:  # were the metric read later, no budget would be left to compare anything
+            return max(SLOWER * self.budget.cost, METRIC_SHARE * budget)
         if trial.stage == TrialStage.NOISE:
             return limit
         cost = self.budget.cost
