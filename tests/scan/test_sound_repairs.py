@@ -35,6 +35,11 @@ def fixed(text: str, code: str, unsafe: bool = True) -> str:
         ("def f():\n    x = 1\n    return x\n", "def f():\n    x = 1\n    return 1\n", "x is set and never read"),
         ("if a:\n    f()\n", "if a:\n    pass\n", "a block is left empty"),
         ("f(a)\n", "f(a,, b)\n", "it is not valid Python"),
+        (
+            'from torch.cuda import amp\nSAMPLE = "an example"\namp.autocast()\n',
+            'from torch.cuda import amp\nSAMPLE = "an example"\n',
+            "amp is left unused",
+        ),
     ],
 )
 def test_a_repair_that_breaks_the_file_is_recognised(before, after, flaw):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Side
 from hotlap.analysis.queries import hundredth, logs
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found
@@ -27,9 +28,15 @@ def find(code: Code) -> Iterator[Found]:
             f"`{shown(call, 40)}` writes {code.heat(call).frequency} on the training thread",
             "write only every hundredth batch",
             Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
-            confidence=Confidence.LOW if code.heat(call).maybes > 1 or logs.on_event(code, call) or rare else None,
+            confidence=Confidence.LOW if _is_seldom(code, call) or logs.on_event(code, call) or rare else None,
             hints=hints,
         )
+
+
+def _is_seldom(code: Code, call: ast.Call) -> bool:
+    """Whether it may well be rare: behind two conditions, or outside what is certain to train."""
+    heat = code.heat(call)
+    return heat.maybes > 1 or heat.side is not Side.TRAIN or heat.confidence is not Confidence.HIGH
 
 
 def _hints(code: Code, call: ast.Call) -> dict[str, str]:
