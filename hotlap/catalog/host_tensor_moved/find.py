@@ -25,6 +25,7 @@ _BETWEEN = frozenset(
     "float long half double bool int unsqueeze view reshape requires_grad_ squeeze uniform_ normal_ random_ "
     "fill_ zero_ repeat expand contiguous transpose permute flatten expand_as type clone t masked_fill detach".split()
 )
+_OF_ARRAYS = frozenset("astype flatten ravel reshape transpose copy".split())
 _JOINS = frozenset(f"torch.{name}" for name in "cat stack concat hstack vstack".split())
 _SHAPED = frozenset(f"torch.{name}" for name in "tril triu diag flip cumsum sin cos exp".split())
 
@@ -213,8 +214,8 @@ def _made(code: Code, node: ast.expr) -> ast.Call | None:
         short = name[6:]
         if name.startswith("torch.") and short in CREATION:
             like = short in LIKE and not (node.args and code.kind(node.args[0]) in (HOST, BATCH))
-            known = like or short == "from_numpy" or keyword(node, "device") is not None
-            return None if known else node
+            data = short == "from_numpy" and not (node.args and _is_constant(code, node.args[0]))
+            return None if like or data or keyword(node, "device") is not None else node
         if name.startswith("torch.") and short in CONSTRUCTORS and node.args:
             return node
         if (name in _SHAPED or name.endswith("autograd.Variable")) and node.args:
@@ -226,8 +227,23 @@ def _made(code: Code, node: ast.expr) -> ast.Call | None:
     return None
 
 
+def _is_constant(code: Code, array: ast.expr) -> bool:
+    """Whether an array is the same every time, `np.eye(size).flatten()` or `np.array([1, 0, 0, 1]).astype(…)`."""
+    while isinstance(array, ast.Call) and isinstance(array.func, ast.Attribute) and array.func.attr in _OF_ARRAYS:
+        array = array.func.value
+    if not isinstance(array, ast.Call) or not array.args:
+        return False
+    name = code.full_name(array.func)
+    listed = name == "numpy.array" and all(
+        not isinstance(node, ast.Name | ast.Attribute) for node in walk(array.args[0])
+    )
+    return listed or name in ("numpy.eye", "numpy.identity", "numpy.zeros", "numpy.ones")
+
+
 def _alone(code: Code, node: ast.expr) -> ast.expr:
-    """Return the tensor in arithmetic with plain numbers: `1 - torch.eye(n)`."""
+    """Return the tensor in arithmetic with plain numbers, or with a new dimension: `1 - torch.eye(n)[None]`."""
+    if isinstance(node, ast.Subscript) and _only_adds(node.slice):
+        node = node.value
     while isinstance(node, ast.BinOp):
         left, right = code.kind(node.left), code.kind(node.right)
         if left == HOST and right in (NUMBER, UNKNOWN, EXTENT):
@@ -237,6 +253,16 @@ def _alone(code: Code, node: ast.expr) -> ast.expr:
         else:
             return node
     return node
+
+
+def _only_adds(index: ast.expr) -> bool:
+    """Whether an index only adds dimensions: `[None, :, :]`."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(
+        (isinstance(part, ast.Constant) and part.value is None)
+        or (isinstance(part, ast.Slice) and part.lower is part.upper is part.step is None)
+        for part in parts
+    )
 
 
 def _made_before(code: Code, node: ast.expr) -> ast.Call | None:

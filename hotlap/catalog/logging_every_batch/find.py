@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Side
 from hotlap.analysis.queries import hundredth, logs
-from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Applicability, Confidence
@@ -17,9 +17,14 @@ ONLY_HOT = True
 
 
 def find(code: Code) -> Iterator[Found]:
-    for call in logs.lines(code):
+    written: set[ast.AST | None] = set()  # functions that put a line together by several calls of `write`
+    for call in sorted(logs.lines(code), key=lambda call: (call.lineno, call.col_offset)):
         if not code.hot(call):
             continue
+        if last_name(call.func) == "write":
+            if code.function(call) in written:
+                continue
+            written.add(code.function(call))
         few = hundredth.is_of_few(code, call)
         hints = _hints(code, call)
         rare = few and len(list(code.loops(call))) == 1
