@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.parse.features import MOVES, UNFUSED
-from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import programs
 from hotlap.analysis.queries.code import Code, spread
@@ -17,6 +16,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 
 WORDS = ("optim",)
+TESTS = False
 _FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))
 _GAINS_MOST = frozenset(("Adam", "AdamW"))
 _CHOSEN = frozenset(("fused", "foreach", "capturable", "differentiable"))
@@ -24,7 +24,7 @@ _DEVICE = re.compile(r"\bcuda\b|\bdevice\b|Accelerator|Trainer|Fabric")
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path) or not (_DEVICE.search(code.text) or code.project_uses(MOVES)) or not code.trains():
+    if not (_DEVICE.search(code.text) or code.project_uses(MOVES)) or not code.trains():
         return
     for call in sorted(code.calls(*_FUSED), key=lambda call: call.lineno):
         if _is_plain(code, call) and not _is_less_usual(code, call):
