@@ -258,6 +258,8 @@ def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
         return kind
     if name in ("cpu", "numpy") or (name == "to" and on_host):
         return NUMPY if name == "numpy" else HOST
+    if name == "item":
+        return NUMBER
     return TENSOR if name in ONLY_TENSORS else UNKNOWN if name in _OF_MAPPINGS else WEIGHTS.get(name, UNKNOWN)
 
 
