@@ -640,4 +640,3 @@ for number in range(1000):
 def test_a_number_that_a_method_of_an_agent_returns_is_not_detached():
     text = IMPORTS + AGENT.format(read=".item()")
     assert fixed(text, "H223") == text
-
