@@ -36,7 +36,7 @@ def find(code: Code) -> Iterator[Found]:
             yield _of_constant(code, call, moved)
             continue
         made = _made(code, moved) or _made_before(code, moved) or _made_by(code, moved) or _made_of(code, moved)
-        if made is None or not code.hot(call):
+        if made is None or not code.hot(call) or _is_there(made, device):
             continue
         short = code.full_name(made.func).rsplit(".", 1)[-1]
         text = ast.unparse(device) if device is not None else '"cuda"'
@@ -58,6 +58,12 @@ def find(code: Code) -> Iterator[Found]:
             confidence=Confidence.LOW if _is_data(code, made, short) or _is_observed(code, made) else None,
             hints={"made": position_of(made, code.lines), "device": text} if fixable else {},
         )
+
+
+def _is_there(made: ast.Call, device: ast.expr | None) -> bool:
+    """Whether it is `torch.zeros_like(w).to(w.device)`, which copies nothing."""
+    where = ast.unparse(device.value) if isinstance(device, ast.Attribute) and device.attr == "device" else ""
+    return last_name(made.func) in LIKE and bool(made.args) and ast.unparse(made.args[0]) == where
 
 
 def _is_data(code: Code, made: ast.Call, short: str) -> bool:
@@ -258,11 +264,7 @@ def _alone(code: Code, node: ast.expr) -> ast.expr:
 def _only_adds(index: ast.expr) -> bool:
     """Whether an index only adds dimensions: `[None, :, :]`."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    return all(
-        (isinstance(part, ast.Constant) and part.value is None)
-        or (isinstance(part, ast.Slice) and part.lower is part.upper is part.step is None)
-        for part in parts
-    )
+    return all(ast.unparse(part) in ("None", ":") for part in parts)
 
 
 def _made_before(code: Code, node: ast.expr) -> ast.Call | None:
