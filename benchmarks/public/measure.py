@@ -18,6 +18,17 @@ BAR = re.compile(r"it/s|s/it|\?it|\d+%\|")  # a line that a progress bar drew
 OURS = re.compile(r"^hotlap: ")
 
 
+@dataclass(frozen=True)
+class Enough:
+    """So many lines of progress, where only what a program writes counts, not how fast."""
+
+    progress: str
+    lines: int
+
+    def came(self, lines: Sequence[tuple[float, str, str]]) -> bool:
+        return sum(re.search(self.progress, text) is not None for _, _, text in lines) >= self.lines
+
+
 @dataclass
 class Ran:
     seconds: float
@@ -45,8 +56,10 @@ class Ran:
         return [text for _, _, text in self.lines if OURS.search(text)]
 
 
-def run(command: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float) -> Ran:
-    """Run a program until it ends, or for so many seconds."""
+def run(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float, enough: Enough | None = None
+) -> Ran:
+    """Run a program until it ends, for so many seconds, or until enough lines of its progress have come."""
     began = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -58,14 +71,17 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str], se
         start_new_session=True,
     )
     try:
-        lines = _read(process, began, began + seconds)
+        lines = _read(process, began, began + seconds, enough)
     finally:
         code = _ended(process)
     return Ran(time.monotonic() - began, code, lines)
 
 
-def _read(process: subprocess.Popen[bytes], began: float, until: float) -> list[tuple[float, str, str]]:
-    lines, rests = [], {"stdout": b"", "stderr": b""}
+def _read(
+    process: subprocess.Popen[bytes], began: float, until: float, enough: Enough | None
+) -> list[tuple[float, str, str]]:
+    lines: list[tuple[float, str, str]] = []
+    rests = {"stdout": b"", "stderr": b""}
     with selectors.DefaultSelector() as streams:
         for name in rests:
             streams.register(getattr(process, name), selectors.EVENT_READ, name)
@@ -78,6 +94,8 @@ def _read(process: subprocess.Popen[bytes], began: float, until: float) -> list[
                 lines += [(at, key.data, line.decode(errors="replace")) for line in whole]
                 if not piece:
                     streams.unregister(key.fileobj)
+            if enough is not None and enough.came(lines):
+                break
             if not ready and process.poll() is not None:
                 break  # a child that outlives it holds its streams
     return lines

@@ -71,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="programs; all of them where none is named")
     parser.add_argument("--arms", default="plain,run", help=f"of {', '.join(ARMS)}")
     parser.add_argument("--seconds", type=float, default=60.0, help="that each arm may take, at most")
+    parser.add_argument("--lines", type=int, help="of progress, after which an arm ends: for what is written alone")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--sources", type=Path, help="a folder of git directories OWNER+NAME, instead of GitHub")
@@ -141,7 +142,8 @@ def _arm(program: Program, name: str, args: argparse.Namespace) -> tuple[measure
             "WANDB_MODE": "disabled",
             "HF_HUB_OFFLINE": "1",
         }
-        ran = measure.run((*ARMS[name], *words), root / program.folder, environment, args.seconds)
+        enough = measure.Enough(program.progress, args.lines) if args.lines else None
+        ran = measure.run((*ARMS[name], *words), root / program.folder, environment, args.seconds, enough)
         shown = _decisions(root / program.folder, environment) if ARMS[name] else None
         return ran, shown, _outcomes(Path(state))
 

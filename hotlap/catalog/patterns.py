@@ -71,6 +71,7 @@ def rules() -> Mapping[str, Rule]:
             tuple(module.WORDS),
             module.find,
             only_hot=getattr(module, "ONLY_HOT", False),
+            tests=getattr(module, "TESTS", True),
             preview=getattr(module, "PREVIEW", False),
             severity=Severity(getattr(module, "SEVERITY", Severity.MEDIUM)),
         )

@@ -42,7 +42,11 @@ NEWEST = ""  # the RUN of a bare --with-profile
 @click.option("--ignore", multiple=True, metavar="CODES", help="Skip these rules.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip these files and folders.")
 @click.option("--pedantic", is_flag=True, help="Also report what hotlap is not sure of.")
-@click.option("--preview", is_flag=True, help="Also use rules that have not yet been right in public programs.")
+@click.option(
+    "--preview",
+    is_flag=True,
+    help="Also use rules whose findings in public programs were often wrong, or that had none.",
+)
 @click.option(
     "--baseline", "known", type=click.Path(path_type=Path), metavar="FILE", help="Hide the findings listed in FILE."
 )

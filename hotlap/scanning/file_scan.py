@@ -11,7 +11,7 @@ from typing import Any
 from hotlap.analysis.frequency.hotness import Hotness
 from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse import files, flow
-from hotlap.analysis.parse.files import ParsedFile, Source
+from hotlap.analysis.parse.files import ParsedFile, Source, is_test
 from hotlap.analysis.parse.positions import characters
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found, Rule
@@ -79,11 +79,11 @@ class State:
 
     def rules_for(self, text: str, path: str) -> list[Rule]:
         """Return the rules that may find something in this file, judging by the words it contains."""
-        hot = self.hotness.is_hot(path)
+        hot, tests = self.hotness.is_hot(path), is_test(path)
         presence: dict[str, bool] = {}
         found = []
         for rule in self.rules:
-            for word in rule.words if hot or not rule.only_hot else ():
+            for word in rule.words if (hot or not rule.only_hot) and (rule.tests or not tests) else ():
                 present = presence.get(word)
                 if present is None:
                     present = presence[word] = word in text  # many rules look for the same words

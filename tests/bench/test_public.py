@@ -95,7 +95,7 @@ def test_rejects_an_unusable_file_by_name(tmp_path, text, says):
 def run_program(tmp_path):
     """Make a repository with a training script and the file that names it, and run it in all arms."""
 
-    def make(script: str = PRINTS, steps: int = 40, more: str = "pass") -> dict:
+    def make(script: str = PRINTS, steps: int = 40, more: str = "pass", options: tuple[str, ...] = ()) -> dict:
         repository = tmp_path / "mirror" / "somebody+something"
         repository.mkdir(parents=True)
         (repository / "train.py").write_text(script.format(steps=steps, more=more))
@@ -113,14 +113,14 @@ def run_program(tmp_path):
         made = tmp_path / "work" / "data" / "mnist"
         made.mkdir(parents=True)
         (made / "words.txt").write_text("hello")
-        return measured(tmp_path, programs)
+        return measured(tmp_path, programs, *options)
 
     return make
 
 
-def measured(folder: Path, programs: Path) -> dict:
+def measured(folder: Path, programs: Path, *options: str) -> dict:
     words = ["--programs", programs, "--sources", folder / "mirror", "--work", folder / "work", "--seconds", "60"]
-    command = [sys.executable, PUBLIC / "run.py", *words, "--rounds", "2", "--out", folder / "out.json"]
+    command = [sys.executable, PUBLIC / "run.py", *words, "--rounds", "2", "--out", folder / "out.json", *options]
     ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=folder)
     assert ended.returncode == 0, ended.stderr
     (found,) = json.loads((folder / "out.json").read_text())["programs"]
@@ -156,3 +156,11 @@ def test_a_program_that_differs_from_itself_is_not_compared(run_program):
     found = run_program(more="print(os.urandom(4))")
     assert found["repeats_itself"] is False
     assert found["against_plain"]["run"]["differs"] is None
+
+
+def test_an_arm_ends_once_enough_progress_has_come(run_program):
+    waits = "sys.stdout.flush(); __import__('time').sleep(600 if step == 2 else 0)"
+    found = run_program(more=waits, options=("--lines", "3", "--arms", "plain,fixed"))
+    assert [run["lines"] for run in found["arms"]["fixed"]] == [3, 3]
+    assert [run["code"] for run in found["arms"]["plain"]] == [None, None]
+    assert found["against_plain"]["fixed"]["differs"] is None

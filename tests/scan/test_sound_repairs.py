@@ -35,6 +35,11 @@ def fixed(text: str, code: str, unsafe: bool = True) -> str:
         ("def f():\n    x = 1\n    return x\n", "def f():\n    x = 1\n    return 1\n", "x is set and never read"),
         ("if a:\n    f()\n", "if a:\n    pass\n", "a block is left empty"),
         ("f(a)\n", "f(a,, b)\n", "it is not valid Python"),
+        (
+            'from torch.cuda import amp\nSAMPLE = "an example"\namp.autocast()\n',
+            'from torch.cuda import amp\nSAMPLE = "an example"\n',
+            "amp is left unused",
+        ),
     ],
 )
 def test_a_repair_that_breaks_the_file_is_recognised(before, after, flaw):
@@ -580,3 +585,58 @@ def train(model, x, optimizer):
 def test_no_batch_is_lost_where_their_number_divides(tmp_path, turns, is_lost):
     (tmp_path / "train.py").write_text(IMPORTS + ACCUMULATED.replace("512", str(turns)))
     assert ("H208" in scan(str(tmp_path), "--select", "H208")[1]) is is_lost
+
+
+AGENT = """
+class States:
+    def __init__(self, rows):
+        self.rows, self.number = rows, 0
+
+    def __iter__(self):
+        self.number = 0
+        return self
+
+    def __next__(self):
+        if self.number == len(self.rows):
+            raise StopIteration
+        self.number += 1
+        return torch.tensor(self.rows[self.number - 1], device="cuda")
+
+
+class Agent:
+    def __init__(self):
+        self.net = nn.Linear(4, 2).cuda()
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+
+    def eval(self):
+        self.net.eval()
+
+    def value(self, state):
+        with torch.no_grad():
+            return (self.net(state.unsqueeze(0)) * self.support).sum(1).max(0)[0]{read}
+
+    def learn(self, states):
+        self.net(states).mean().backward()
+        self.optimizer.step()
+
+
+def test(agent, states):
+    values = []
+    for state in states:
+        values.append(agent.value(state))
+    return sum(values) / len(values)
+
+
+agent = Agent()
+kept = States(rows)
+for number in range(1000):
+    agent.learn(batch.cuda())
+    if number % 100 == 0:
+        agent.eval()
+        print(test(agent, kept))
+"""
+
+
+def test_a_number_that_a_method_of_an_agent_returns_is_not_detached():
+    text = IMPORTS + AGENT.format(read=".item()")
+    assert fixed(text, "H223") == text

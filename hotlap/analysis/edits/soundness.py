@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import symtable
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ _GIVEN = frozenset(dir(builtins)) | frozenset(
     "__file__ __name__ __doc__ __path__ __package__ __spec__ __loader__ __builtins__ __annotations__ __class__ "
     "__module__ __qualname__ __dict__ __debug__ reveal_type WindowsError".split()
 )
+_WORD = re.compile(r"\w+")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -35,19 +37,23 @@ def flaws(before: str, after: str) -> list[str]:
 
 
 def unused_imports(tree: ast.Module) -> dict[str, ast.Import | ast.ImportFrom]:
-    """Return the names that the file imports and neither reads, exports nor mentions in a text, with their imports."""
+    """Return the names that the file imports and neither reads nor exports, with their imports.
+
+    A name that is a word of a text may be an annotation or an export; prose in a docstring uses nothing.
+    """
     bound = {
         (alias.asname or alias.name).partition(".")[0]: node
         for node in walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
+    prose = {node.value for node in walk(tree) if isinstance(node, ast.Expr)}
     for node in walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             bound.pop(node.id, None)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for name in [name for name in bound if name in node.value]:
-                del bound[name]
+            for name in () if node in prose else _WORD.findall(node.value):
+                bound.pop(name, None)
     return bound
 
 

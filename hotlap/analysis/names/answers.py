@@ -200,9 +200,10 @@ class Answers(Parameters):
             method = self.method(base[1], self.files[base[1]].classes[base[2]], name)
             return ("function", *method) if method else UNKNOWN
         if base[0] == "join":
-            return join(
-                self._attribute(base[1], name, origin, question), self._attribute(base[2], name, origin, question)
-            )
+            found = [self._attribute(part, name, origin, question) for part in base[1:3]]
+            own = [answer for answer in found if isinstance(answer, tuple) and answer[0] == "function"]
+            # A class of the project with modes, `agent.eval()`, is taken for a module too: its own methods are known
+            return own[0] if MODULE in base[1:] and len(own) == 1 else join(*found)
         if base[0] != "instance":
             return UNKNOWN
         return self._of_instance(base, name, isinstance(question, tuple) and question[0] == "super")

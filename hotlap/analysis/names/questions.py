@@ -10,6 +10,7 @@ from hotlap.analysis.names.definitions import Names
 from hotlap.analysis.parse.facts import Call, Function, Summary
 from hotlap.analysis.parse.terms import LOADER, UNKNOWN, Term
 
+_ANSWERED = frozenset(("function", "class", "instance"))
 _DEEPEST = 24  # questions a question may lead to
 
 
@@ -28,8 +29,10 @@ class Questions(Names):
 
     def answer(self, term: Term, origin: str) -> Term:
         """Return the term with every question in it answered, as far as the project can."""
-        if isinstance(term, str):
+        if isinstance(term, str) or term[0] in _ANSWERED:
             return term
+        if term[0] == "self":
+            return ("instance", origin, term[1])
         key = (term, origin)
         known = self._answers.get(key)
         if known is not None:

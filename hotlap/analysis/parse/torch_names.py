@@ -203,6 +203,7 @@ BUILTINS = frozenset(
     "input setattr".split()
 )
 
+_OF_ALL = {"state_dict": STATE, "item": NUMBER}  # what methods of these names return, whatever they are called on
 TO_NUMBER = frozenset("item tolist __float__ __int__ is_floating_point is_contiguous data_ptr element_size".split())
 SIZES = frozenset("size dim ndimension numel nelement stride ndim shape storage_offset get_device".split())
 ONLY_TENSORS = frozenset(
@@ -240,8 +241,8 @@ _OF_MAPPINGS = ("items", "values", "keys")
 
 def method(kind: str, name: str, arguments: list[Term], on_host: bool) -> Term:
     """Return what a method of something of this kind returns."""
-    if name == "state_dict":
-        return STATE
+    if name in _OF_ALL:
+        return _OF_ALL[name]
     if kind in TENSORS:
         return _tensor_method(kind, name, arguments, on_host)
     if kind == MODULE:

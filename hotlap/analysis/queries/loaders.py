@@ -96,7 +96,10 @@ def _made(code: Code) -> Iterator[Loader]:
             yield loader(code, call)
     for call, maker in makers.calls(code):
         if call not in seen:
-            yield loader(code, call) if maker is None else _made_by(code, call, maker)
+            made = loader(code, call) if maker is None else _made_by(code, call, maker)
+            if makers.puts_together(code, call):
+                made.settings.pop("dataset", None)
+            yield made
 
 
 def _names(code: Code) -> set[str]:

@@ -104,15 +104,31 @@ def _through(inner: Maker, forwarding: KeywordForwarding) -> dict[str, tuple[str
 
 
 def calls(code: Code) -> Iterator[tuple[ast.Call, Maker | None]]:
-    """Yield the calls of makers in a file; the maker is None for a class called like torch's own."""
+    """Yield the calls of makers in a file; the maker is None for a class that is called like torch's own."""
     every = makers(code.project)
     for call in code.calls(*names(code.project)):
         targets = code.project.targets(code.asked(call.func), code.path)
-        maker = next((every[target] for target in targets if target in every), None)
-        if maker is not None:
-            yield call, maker
+        made = next((target for target in targets if target in every), None)
+        if made is not None:
+            yield call, None if _passes_all_on(code.project, made) else every[made]
         elif not targets and code.project.is_loader(code.term(call)):
             yield call, None
+
+
+def puts_together(code: Code, call: ast.Call) -> bool:
+    """Match a class that sets its `collate_fn` itself: what a batch costs, the data set does not tell."""
+    owners = [
+        code.project.files[target.path].classes.get(target.name.rpartition(".")[0])
+        for target in code.project.targets(code.asked(call.func), code.path)
+    ]
+    return any(owner is not None and "collate_fn" in owner.attributes for owner in owners)
+
+
+def _passes_all_on(project: Project, reference: Reference) -> bool:
+    """Match a constructor `__init__(self, *args, **kwargs)` that hands all of it to torch's loader."""
+    function = project.function(reference)
+    plain = bool(function.rest) and not _own(function)
+    return plain and any(forwarding.callee == BASE and not forwarding.keywords for forwarding in function.forwardings)
 
 
 def bound(call: ast.Call, maker: Maker) -> dict[str, ast.expr]:

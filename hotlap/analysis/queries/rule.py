@@ -5,6 +5,7 @@ A rule is a file `find.py` in its folder of the catalog, loaded by path: it may 
 
     WORDS = ("empty_cache", "synchronize")      files with none of these words are not shown to the rule
     ONLY_HOT = True                             (optional) skip files in which nothing runs every batch
+    TESTS = False                               (optional) skip files of tests
     PREVIEW = True                              (optional) use it only with --preview
     SEVERITY = "high"                           (optional) how much time it usually takes; "medium" otherwise
     def find(code: Code) -> Iterator[Found]:    yields the findings in one file
@@ -54,5 +55,6 @@ class Rule:
     words: tuple[str, ...]
     find: Callable[[Code], Iterator[Found]]
     only_hot: bool = False  # skip files in which nothing runs every batch
+    tests: bool = True  # looks at files of tests too
     preview: bool = False  # used only with --preview, or if selected by its own code or name
     severity: Severity = Severity.MEDIUM

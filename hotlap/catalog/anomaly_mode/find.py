@@ -6,21 +6,19 @@ import ast
 from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
-from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.queries.code import Code, is_constant, keyword
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 
 WORDS = ("detect_anomaly",)
+TESTS = False
 SEVERITY = "high"
 _SWITCH = frozenset(("torch.autograd.set_detect_anomaly", "torch.autograd.anomaly_mode.set_detect_anomaly"))
 _CONTEXT = frozenset(("torch.autograd.detect_anomaly", "torch.autograd.anomaly_mode.detect_anomaly"))
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path):
-        return
     for call in code.calls("set_detect_anomaly", "detect_anomaly"):
         name = code.full_name(call.func)
         if (name in _SWITCH and _is_on(call)) or name in _CONTEXT:

@@ -12,6 +12,7 @@ from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
 
 WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
+TESTS = False
 _READS = frozenset(("item", "tolist", "numpy", "print"))  # end a graph: Python needs a value
 
 

@@ -11,6 +11,7 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability
 
 WORDS = ("backward(", "step(", "Trainer(", "train_", "training")
+TESTS = False
 
 _CONVOLUTIONS = (features.CONVOLUTION, features.CONVOLUTION_1D, features.CONVOLUTION_2D, features.NETWORK)
 

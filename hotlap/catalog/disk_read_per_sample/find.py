@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 from hotlap.analysis.parse.terms import TEXT
 from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.queries import reads
 from hotlap.analysis.queries.code import Code, keyword, last_name
 from hotlap.analysis.queries.invariant import stored_in
-from hotlap.analysis.queries.reads import ARCHIVE, ARRAY, PICTURE, READS, SOUND, WORDS, read_of
+from hotlap.analysis.queries.reads import ARCHIVE, ARRAY, PICTURE, READS, SOUND, read_of
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.samples import dependents, is_kept, mentions, per_sample, set_to
 from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Applicability, Confidence
 
-__all__ = ["ONLY_HOT", "WORDS", "find"]
+WORDS = (*reads.WORDS, "listdir(", "scandir(", "glob(")
+_LISTS = ("os.listdir", "os.scandir", "glob.glob")
 SEVERITY = "high"
 ONLY_HOT = True
 
@@ -25,6 +27,10 @@ def find(code: Code) -> Iterator[Found]:
         sort = read_of(code, call)
         if sort is not None and per_sample(code, call) and not is_kept(code, call):
             yield from _read(code, call, sort)
+    for call in code.calls("listdir", "scandir", "glob"):
+        listed = code.full_name(call.func) in _LISTS and per_sample(code, call) and not is_kept(code, call)
+        if listed and _is_same_file(code, call):
+            yield _found(call, "lists the same folder", "list it once, in __init__", Confidence.HIGH)
     if "h5py" in code.text:
         yield from _from_open_file(code)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.parse.features import MOVES, UNFUSED
-from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import programs
 from hotlap.analysis.queries.code import Code, spread
@@ -17,16 +16,18 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 
 WORDS = ("optim",)
+TESTS = False
 _FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))
+_GAINS_MOST = frozenset(("Adam", "AdamW"))
 _CHOSEN = frozenset(("fused", "foreach", "capturable", "differentiable"))
 _DEVICE = re.compile(r"\bcuda\b|\bdevice\b|Accelerator|Trainer|Fabric")
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path) or not (_DEVICE.search(code.text) or code.project_uses(MOVES)) or not code.trains():
+    if not (_DEVICE.search(code.text) or code.project_uses(MOVES)) or not code.trains():
         return
     for call in sorted(code.calls(*_FUSED), key=lambda call: call.lineno):
-        if _is_plain(code, call):
+        if _is_plain(code, call) and not _is_less_usual(code, call):
             short = ast.unparse(call.func).rsplit(".", 1)[-1]
             yield Found(
                 call,
@@ -66,6 +67,17 @@ def _is_second_choice(code: Code, call: ast.Call) -> bool:
         (isinstance(node, ast.keyword) and node.arg == "fused")
         or (isinstance(node, ast.Constant) and node.value == "fused")
         for node in walk(function)
+    )
+
+
+def _is_less_usual(code: Code, call: ast.Call) -> bool:
+    """Match SGD and Adagrad where a name chooses the optimizer, and another branch has Adam, which gains most."""
+    if ast.unparse(call.func).rsplit(".", 1)[-1] in _GAINS_MOST:
+        return False
+    choices = [outer for outer in code.ancestors(code.statement(call)) if isinstance(outer, ast.If)]
+    return bool(choices) and any(
+        isinstance(node, ast.Call) and ast.unparse(node.func).rsplit(".", 1)[-1] in _GAINS_MOST
+        for node in walk(choices[-1])
     )
 
 

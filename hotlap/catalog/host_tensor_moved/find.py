@@ -25,6 +25,7 @@ _BETWEEN = frozenset(
     "float long half double bool int unsqueeze view reshape requires_grad_ squeeze uniform_ normal_ random_ "
     "fill_ zero_ repeat expand contiguous transpose permute flatten expand_as type clone t masked_fill detach".split()
 )
+_OF_ARRAYS = frozenset("astype flatten ravel reshape transpose copy".split())
 _JOINS = frozenset(f"torch.{name}" for name in "cat stack concat hstack vstack".split())
 _SHAPED = frozenset(f"torch.{name}" for name in "tril triu diag flip cumsum sin cos exp".split())
 
@@ -35,7 +36,7 @@ def find(code: Code) -> Iterator[Found]:
             yield _of_constant(code, call, moved)
             continue
         made = _made(code, moved) or _made_before(code, moved) or _made_by(code, moved) or _made_of(code, moved)
-        if made is None or not code.hot(call):
+        if made is None or not code.hot(call) or _is_there(made, device):
             continue
         short = code.full_name(made.func).rsplit(".", 1)[-1]
         text = ast.unparse(device) if device is not None else '"cuda"'
@@ -57,6 +58,12 @@ def find(code: Code) -> Iterator[Found]:
             confidence=Confidence.LOW if _is_data(code, made, short) or _is_observed(code, made) else None,
             hints={"made": position_of(made, code.lines), "device": text} if fixable else {},
         )
+
+
+def _is_there(made: ast.Call, device: ast.expr | None) -> bool:
+    """Whether it is `torch.zeros_like(w).to(w.device)`, which copies nothing."""
+    where = ast.unparse(device.value) if isinstance(device, ast.Attribute) and device.attr == "device" else ""
+    return last_name(made.func) in LIKE and bool(made.args) and ast.unparse(made.args[0]) == where
 
 
 def _is_data(code: Code, made: ast.Call, short: str) -> bool:
@@ -213,8 +220,8 @@ def _made(code: Code, node: ast.expr) -> ast.Call | None:
         short = name[6:]
         if name.startswith("torch.") and short in CREATION:
             like = short in LIKE and not (node.args and code.kind(node.args[0]) in (HOST, BATCH))
-            known = like or short == "from_numpy" or keyword(node, "device") is not None
-            return None if known else node
+            data = short == "from_numpy" and not (node.args and _is_constant(code, node.args[0]))
+            return None if like or data or keyword(node, "device") is not None else node
         if name.startswith("torch.") and short in CONSTRUCTORS and node.args:
             return node
         if (name in _SHAPED or name.endswith("autograd.Variable")) and node.args:
@@ -226,8 +233,23 @@ def _made(code: Code, node: ast.expr) -> ast.Call | None:
     return None
 
 
+def _is_constant(code: Code, array: ast.expr) -> bool:
+    """Whether an array is the same every time, `np.eye(size).flatten()` or `np.array([1, 0, 0, 1]).astype(…)`."""
+    while isinstance(array, ast.Call) and isinstance(array.func, ast.Attribute) and array.func.attr in _OF_ARRAYS:
+        array = array.func.value
+    if not isinstance(array, ast.Call) or not array.args:
+        return False
+    name = code.full_name(array.func)
+    listed = name == "numpy.array" and all(
+        not isinstance(node, ast.Name | ast.Attribute) for node in walk(array.args[0])
+    )
+    return listed or name in ("numpy.eye", "numpy.identity", "numpy.zeros", "numpy.ones")
+
+
 def _alone(code: Code, node: ast.expr) -> ast.expr:
-    """Return the tensor in arithmetic with plain numbers: `1 - torch.eye(n)`."""
+    """Return the tensor in arithmetic with plain numbers, or with a new dimension: `1 - torch.eye(n)[None]`."""
+    if isinstance(node, ast.Subscript) and _only_adds(node.slice):
+        node = node.value
     while isinstance(node, ast.BinOp):
         left, right = code.kind(node.left), code.kind(node.right)
         if left == HOST and right in (NUMBER, UNKNOWN, EXTENT):
@@ -237,6 +259,12 @@ def _alone(code: Code, node: ast.expr) -> ast.expr:
         else:
             return node
     return node
+
+
+def _only_adds(index: ast.expr) -> bool:
+    """Whether an index only adds dimensions: `[None, :, :]`."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(ast.unparse(part) in ("None", ":") for part in parts)
 
 
 def _made_before(code: Code, node: ast.expr) -> ast.Call | None:

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Heat, Side
-from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.queries.code import Code, keyword, last_name
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
 
 WORDS = ("ReLU(",)
+TESTS = False
 SEVERITY = "low"
 _ACTIVATIONS = frozenset(("torch.nn.ReLU", "torch.nn.LeakyReLU"))
 _MAKERS = frozenset(  # layers that return new memory, which their own backward pass does not read
@@ -24,7 +24,7 @@ _LOOKS_INSIDE = re.compile(r"forward_hook|create_feature_extractor|IntermediateL
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path) or not code.trains() or _LOOKS_INSIDE.search(code.text):
+    if not code.trains() or _LOOKS_INSIDE.search(code.text):
         return
     for made in code.calls("Sequential"):
         if code.full_name(made.func) != "torch.nn.Sequential" or _is_taken_apart(code, made):

@@ -10,7 +10,6 @@ from functools import lru_cache
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.frequency.hotness import LoopKind
 from hotlap.analysis.names.classes import Reference
-from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, keyword, last_name
 from hotlap.analysis.queries.invariant import set_by
@@ -22,12 +21,13 @@ from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 __all__ = ["WORDS", "find"]
 SEVERITY = "high"
+TESTS = False
 _WRITES = frozenset("save to_csv to_parquet savez dump to_pickle save_pretrained savetxt to_hdf write_text".split())
 _STUDIES = frozenset(("optimize", "agent", "run", "Tuner", "with_parameters", "with_resources"))
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path) or not code.trains():
+    if not code.trains():
         return
     reads = [call for call in code.all_calls() if _is_read(code, call)]
     repeated = set()

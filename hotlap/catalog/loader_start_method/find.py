@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from hotlap.analysis.frequency.heat import Side
 from hotlap.analysis.parse import features
-from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.torch_names import CREATION
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import loaders
@@ -20,6 +19,7 @@ from hotlap.analysis.queries.transfers import is_device, transfers
 from hotlap.records.scan_finding import Confidence
 
 WORDS = ("cuda", ".to(", "device=")
+TESTS = False
 PREVIEW = True  # none of its five findings in repositories that nobody here knew was right
 _STARTING = ("multiprocessing.", "torch.multiprocessing.", "concurrent.futures.", "multiprocess.")
 _CUDA = re.compile(r"\bcuda\b|\.to\((?:self\.)?device")
@@ -27,7 +27,7 @@ _HARMLESS = re.compile(r"is_available|device_count|manual_seed|get_device_name|i
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path) or code.project_uses(features.OTHER_START):
+    if code.project_uses(features.OTHER_START):
         return
     yield from _in_workers(code)
     yield from _in_processes(code)

@@ -50,9 +50,7 @@ def find(code: Code) -> Iterator[Found]:
                 if _written(loader) and may_start(code, loader.call) and not _may_stream(code, loader)
                 else Applicability.DISPLAY_ONLY,
                 heat,
-                Confidence.LOW
-                if quick or workers >= _USUAL or rounds.is_tried_once(code, loader)
-                else Confidence.MEDIUM,
+                Confidence.LOW,  # somebody chose it
                 {"workers": str(most)},
             )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.frequency.heat import Side
 from hotlap.analysis.queries import hundredth, logs
-from hotlap.analysis.queries.code import Code
+from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.rule import Found
 from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Applicability, Confidence
@@ -16,9 +17,14 @@ ONLY_HOT = True
 
 
 def find(code: Code) -> Iterator[Found]:
-    for call in logs.lines(code):
+    written: set[ast.AST | None] = set()  # functions that put a line together by several calls of `write`
+    for call in sorted(logs.lines(code), key=lambda call: (call.lineno, call.col_offset)):
         if not code.hot(call):
             continue
+        if last_name(call.func) == "write":
+            if code.function(call) in written:
+                continue
+            written.add(code.function(call))
         few = hundredth.is_of_few(code, call)
         hints = _hints(code, call)
         rare = few and len(list(code.loops(call))) == 1
@@ -27,9 +33,15 @@ def find(code: Code) -> Iterator[Found]:
             f"`{shown(call, 40)}` writes {code.heat(call).frequency} on the training thread",
             "write only every hundredth batch",
             Applicability.UNSAFE if hints else Applicability.DISPLAY_ONLY,
-            confidence=Confidence.LOW if code.heat(call).maybes > 1 or logs.on_event(code, call) or rare else None,
+            confidence=Confidence.LOW if _is_seldom(code, call) or logs.on_event(code, call) or rare else None,
             hints=hints,
         )
+
+
+def _is_seldom(code: Code, call: ast.Call) -> bool:
+    """Whether it may well be rare: behind two conditions, or outside what is certain to train."""
+    heat = code.heat(call)
+    return heat.maybes > 1 or heat.side is not Side.TRAIN or heat.confidence is not Confidence.HIGH
 
 
 def _hints(code: Code, call: ast.Call) -> dict[str, str]:

@@ -134,7 +134,7 @@ def _shared_loops(code: Code) -> Iterator[Repeated]:
 
 
 def _asks_for_training(code: Code, choice: ast.If, function: Definition) -> bool:
-    """Recognise tests of an argument or a phase: `if train`, `if phase == "train"`, `if optimizer is not None`."""
+    """Recognise tests of an argument or a phase: `if train`, `if not validate`, `if phase == "train"`."""
     test = choice.test
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
         compared = test.comparators[0]
@@ -143,6 +143,9 @@ def _asks_for_training(code: Code, choice: ast.If, function: Definition) -> bool
         return "opt" in last_name(test.left).lower() and _is_argument(test.left, function)
     if isinstance(test, ast.Attribute):
         return test.attr == "training"  # of the model
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        evaluates = set(last_name(test.operand).lower().split("_")) & _EVALUATES
+        return _is_argument(test.operand, function) and bool(evaluates)
     if isinstance(test, ast.Name) and any(_is_phase(node, test.id) for node in walk(function)):
         return True
     if not _is_argument(test, function):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from hotlap.analysis.frequency import modes
 from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.frequency.hotness import LoopKind
-from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import MODULE
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import evaluation, loaders
@@ -17,12 +16,11 @@ from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 WORDS = ("DataLoader(", "eval_batch_size", "unsqueeze(0)", "unsqueeze(dim=0)", "[None")
+TESTS = False
 _HOOKS = frozenset(("val_dataloader", "test_dataloader", "predict_dataloader", "get_eval_dataloader"))
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path):
-        return
     yield from _loaders(code)
     yield from _one_by_one(code)
     for call in code.calls("TrainingArguments", "Seq2SeqTrainingArguments"):

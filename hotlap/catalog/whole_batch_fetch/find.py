@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from hotlap.analysis.frequency.heat import Heat, Side
-from hotlap.analysis.parse.files import is_test
 from hotlap.analysis.parse.terms import HOST, NUMPY, TENSOR, TENSORS, Term
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, last_name
@@ -20,6 +19,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence, Frequency, Step
 
 WORDS = ("TensorDataset", "__getitem__", "DataLoader(")
+TESTS = False
 _REPAIR = (
     "fetch whole batches: index the tensors with all row numbers of a batch (BatchSampler as sampler, batch_size=None)"
 )
@@ -31,8 +31,6 @@ _CASTS = frozenset("float long int double half to bool astype copy type".split()
 
 
 def find(code: Code) -> Iterator[Found]:
-    if is_test(code.path):
-        return
     yield from _tensor_datasets(code)
     yield from _classes(code)
 

@@ -16,6 +16,7 @@ from hotlap.analysis.queries.syncs import shown
 from hotlap.records.scan_finding import Confidence
 
 WORDS = (".append(", " for ")
+TESTS = False
 SEVERITY = "high"
 _STACKS = frozenset(
     "array stack asarray vstack concatenate tensor cat FloatTensor Tensor as_tensor from_numpy LongTensor".split()
