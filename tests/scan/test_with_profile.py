@@ -54,6 +54,7 @@ SYNCS = ("--select", "H201,H202,H203")
 @pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv(store.VARIABLE, str(tmp_path / "kept"))
     path = tmp_path / "train.py"
     path.write_text(PROGRAM)
