@@ -81,6 +81,7 @@ def state_of(run: Resumable) -> State:
         "format": FORMAT,
         "place": place,
         "about": about(run),
+        "precision": [run.recipe.precision, list(run.recipe.full_precision)],
         "model": dict(parts.model.state_dict()),
         "buffers": passing_buffers(parts.model),
         "loss": {} if parts.beside is None else dict(parts.beside.state_dict()),
