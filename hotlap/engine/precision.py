@@ -65,6 +65,8 @@ class Precisions:
     @property
     def chosen(self) -> PrecisionTrial:
         left = [trial for trial in self.trials if trial.why_not is None]
+        if not left:
+            raise BadRecipe(f"a step can be trained in no precision: {'; '.join(map(str, self.trials))}")
         limit = min(trial.seconds for trial in left)
         return next(trial for trial in left if CLEARLY * trial.seconds <= limit)
 
@@ -97,10 +99,14 @@ def settled(trainer: Trainer, source: AnySource, state: Mapping[str, Any] | None
     """Return the recipe with the precision that a resumed run was trained in, or else the best one, which is said."""
     saved = None if state is None else state.get("precision")
     if saved is not None:
-        return replace(trainer.recipe, precision=saved[0], full_precision=tuple(saved[1]))
+        return exactly(trainer.recipe, PrecisionTrial(saved[0], tuple(saved[1])))
     found = tried(trainer, source)
     trainer.say(found.line)
-    return replace(trainer.recipe, precision=found.chosen.precision, full_precision=found.chosen.full)
+    return exactly(trainer.recipe, found.chosen)
+
+
+def exactly(recipe: Recipe, trial: PrecisionTrial) -> Recipe:
+    return replace(recipe, precision=trial.precision, full_precision=trial.full, precision_gate=None)
 
 
 def _require_measurable(trainer: Trainer) -> None:
@@ -149,6 +155,8 @@ def _measured(trainer: Trainer, data: AnySource, trial: PrecisionTrial) -> Preci
         steps = min(max(int(SECONDS / 2 / max(once, 1e-6)), 2), MOST_STEPS)
         return replace(trial, seconds=_fitted(trainer, data, trial, steps))
     except RuntimeError as error:  # an operation that torch does not have in it, or too little memory
+        if trial.precision == "fp32" and not isinstance(error, torch.OutOfMemoryError):
+            raise
         return replace(trial, why_not=str(error).strip().splitlines()[0])
     finally:
         if trainer.device.type == "cuda":
@@ -201,8 +209,7 @@ def _few_rows(trainer: Trainer, data: AnySource) -> Batch:
 
 def _step_seconds(trainer: Trainer, batch: Batch, trial: PrecisionTrial | None = None) -> float:
     """Time forward and backward of a copy, without the optimizer."""
-    recipe = replace(trainer.recipe, precision="fp32" if trial is None else trial.precision, phases=())
-    twin = twin_of(trainer, replace(recipe, full_precision=() if trial is None else trial.full))
+    twin = twin_of(trainer, replace(exactly(trainer.recipe, trial or PrecisionTrial("fp32")), phases=()))
     twin._move()
 
     def work() -> None:
@@ -214,7 +221,7 @@ def _step_seconds(trainer: Trainer, batch: Batch, trial: PrecisionTrial | None =
 
 def _fitted(trainer: Trainer, data: AnySource, trial: PrecisionTrial, steps: int) -> float:
     """Train a copy; return the seconds of a step in the faster of two epochs, the first left out."""
-    recipe = replace(trainer.recipe, precision=trial.precision, full_precision=trial.full, steps_per_epoch=steps)
+    recipe = replace(exactly(trainer.recipe, trial), steps_per_epoch=steps)
     history = _short(trainer, recipe, data, 3)
     return min(record.seconds for record in history.epochs[1:]) / steps
 
@@ -234,8 +241,8 @@ def _why_worse(trainer: Trainer, source: AnySource, trial: PrecisionTrial, gate:
     apart = []
     for seed in range(gate.seeds):
         own = replace(trainer.recipe, seed=trainer.recipe.seed + seed, steps_per_epoch=max(gate.steps // 4, 1))
-        low = replace(own, precision=trial.precision, full_precision=trial.full)
-        exact, found = (_late_loss(trainer, recipe, source) for recipe in (replace(own, precision="fp32"), low))
+        pair = [exactly(own, compared) for compared in (PrecisionTrial("fp32"), trial)]
+        exact, found = (_late_loss(trainer, recipe, source) for recipe in pair)
         apart.append((found - exact) / max(abs(exact), 1e-12))
     worst = upper_bound(apart)
     if worst <= gate.margin:
