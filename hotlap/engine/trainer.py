@@ -26,7 +26,7 @@ from hotlap.engine.errors import (
     ExportFailed,
 )
 from hotlap.engine.evaluation import Evaluation, EvaluationByStep, inferring, predicted
-from hotlap.engine.export import export, scored
+from hotlap.engine.export import export
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log, Sink, to_stderr
@@ -228,8 +228,8 @@ class Trainer:
 
         Both take any number of rows.
 
-        The file is loaded again and computes all rows of `data`; it is kept if its outputs equal the model's. Return
-        the metrics of its outputs.
+        The file is loaded again and computes all rows of `data`; it is kept if its outputs and metrics equal the
+        model's. Return the metrics.
         """
         if self.processes is not None and self.processes.shards:
             raise ExportFailed(
@@ -239,8 +239,8 @@ class Trainer:
         source = self._source(data, "export", 1)
         assert source is not None
         self._move()
-        outputs = export(self.model, source, self.inputs, self._evaluation_batch(), self.device, Path(path))
-        return scored(outputs, self.inputs, self.metrics)
+        batch, metrics = self._evaluation_batch(), self.metrics
+        return export(self.model, source, self.inputs, batch, self.device, Path(path), metrics)
 
     def try_learning_rates(self, data: AnyData, low: float = 1e-6, high: float = 1.0, steps: int = 100) -> RateRange:
         """Train copies of model and optimizer for some steps with a rising learning rate, until the loss diverges.
