@@ -64,8 +64,8 @@ def require_shareable(
         why = "its embeddings have sparse gradients"
     elif recipe.graph == "on":
         why = 'graph="on", and a step of several processes is not captured'
-    elif shards and recipe.compile == "on":
-        why = 'compile="on", and a step over weights that are shared out is not compiled'
+    elif shards and recipe.compile in ("on", "regions"):
+        why = f'compile="{recipe.compile}", and a step over weights that are shared out is not compiled'
     elif shards and by_loss:
         why = "it has optimizers of several losses, and weights that are shared out are put together for one"
     elif shards and recipe.channels_last:

@@ -17,6 +17,7 @@ from hotlap.engine.schedule import Schedule
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
+Compile = Literal["auto", "on", "regions", "off"]
 LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -98,11 +99,11 @@ class Recipe:
     precision_gate: PrecisionGate | None = None  # with "auto": what a lower one must pass
     full_precision: tuple[str, ...] = ()  # names of modules that stay in float32 where precision is lower
     channels_last: bool = False
-    compile: Switch = "auto"
+    compile: Compile = "auto"  # "regions": the blocks that the model repeats, each by itself
     graph: Switch = "auto"
     onednn: Switch = "auto"  # on a CPU: small products can be many times faster without it; rounds differently
     threads: int | None = None  # on a CPU; None: all or one, by measurement
-    activation_checkpointing: bool | tuple[str, ...] = False  # names of blocks; True: the model's children
+    activation_checkpointing: bool | Literal["auto"] | tuple[str, ...] = False  # names of blocks; True: the children
     clip: float | None = None  # upper limit of the norm of all gradients together
     clip_value: float | None = None  # upper limit of each element of a gradient, up and down
     schedule: Schedule | None = None
@@ -132,15 +133,15 @@ class Recipe:
         _number(self, "ema", "between 0 and 1", lambda decay: 0 < decay < 1, optional=True)
         _number(self, "min_delta", "that is finite", math.isfinite)
         _schedule(self)
-        for name, kinds in (("precision", Precision), ("compile", Switch), ("graph", Switch), ("onednn", Switch)):
+        for name, kinds in (("precision", Precision), ("compile", Compile), ("graph", Switch), ("onednn", Switch)):
             value = getattr(self, name)
             _require(value in get_args(kinds), f"{name}={value!r}; use one of {', '.join(get_args(kinds))}")
         _names(self, "full_precision")
         gate = self.precision_gate
         _require(gate is None or isinstance(gate, PrecisionGate), f"precision_gate={gate!r}; use PrecisionGate(…)")
         _require(gate is None or self.precision == "auto", 'precision_gate needs precision="auto"')
-        if not isinstance(self.activation_checkpointing, bool):
-            _names(self, "activation_checkpointing", "True, False or ")
+        if not isinstance(self.activation_checkpointing, bool) and self.activation_checkpointing != "auto":
+            _names(self, "activation_checkpointing", 'True, False, "auto" or ')
         self._check_scores_and_parts()
 
     def _check_scores_and_parts(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hotlap.engine import checkpoints, loop, precision
+from hotlap.engine import activations, checkpoints, loop, precision
 from hotlap.engine.arguments import require_epochs, require_kinds, require_names
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import AnyCallback, Callbacks
@@ -159,6 +159,8 @@ class Trainer:
         if self.recipe.precision == "auto":
             self.recipe = precision.settled(self, train, state)
             self.forward.dtype = LOW.get(self.recipe.precision)
+        if self.recipe.activation_checkpointing == "auto":
+            self.recipe = activations.settled(self, train)
         interrupts = Interrupts()
         with (
             own_stream(self.device),

@@ -27,12 +27,12 @@ def test_the_examples_run_in_order(tmp_path, monkeypatch, capsys):
     assert checkpoints.load(tmp_path / "runs" / "squares" / "last.pt")["place"]["epoch"] == 5
 
 
-def test_the_page_to_begin_with_trains_goes_on_and_goes_on_in_two_processes(tmp_path):
+def test_the_page_to_begin_with_trains_and_goes_on_in_two_processes(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", START, re.DOTALL)
     (tmp_path / "train.py").write_text(program)
     two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     found = []
-    for launcher, epochs in (((), 2), ((), 4), (two, 6)):
+    for launcher, epochs in (((), 2), (two, 4)):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, *launcher, "train.py", str(epochs)]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
@@ -41,8 +41,8 @@ def test_the_page_to_begin_with_trains_goes_on_and_goes_on_in_two_processes(tmp_
         count, error = re.fullmatch(r"(\d) epochs, rmse (\d\.\d\d)", line).groups()
         assert int(count) == epochs
         found.append(float(error))
-    assert found[0] > found[1] > found[2]
-    assert (tmp_path / "runs" / "first" / "model.onnx").exists()
+    assert found[0] > found[1]
+    assert (tmp_path / "runs" / "first" / "model.pt2").exists()
 
 
 def test_every_option_of_a_recipe_is_described():

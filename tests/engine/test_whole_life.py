@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -93,7 +92,10 @@ def test_a_model_that_cannot_be_exported_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_an_onnx_file_computes_the_same(tmp_path):
+    import onnxruntime
+
     made, history = fitted(model=Several, loss=lambda outputs, targets: (outputs.twice - targets).square().mean(),
                            metrics={"rmse": RMSE(of=lambda outputs, targets: (outputs.twice, targets))})  # fmt: skip
     assert made.export(tmp_path / "net.onnx", Rows(*numbers(seed=1))) == pytest.approx(history.last.scores, rel=1e-5)
@@ -117,7 +119,7 @@ def test_a_file_with_another_score_is_not_kept(tmp_path, monkeypatch):
     load = torch.export.load
     with torch.no_grad():
         made.model.head.bias -= made.predict(INPUTS).median()
-    shift = 5e-4 * float(made.predict(INPUTS).abs().max())
+    shift = 1e-4 * float(made.predict(INPUTS).abs().max())
 
     class Wrong:
         def __init__(self, path):
