@@ -18,7 +18,7 @@ LISTS = (nn.ModuleList, nn.Sequential)
 
 def blocks_of_lists(model: nn.Module) -> dict[str, nn.Module]:
     """Return what the lists of a model hold, by name: modules with parts of their own."""
-    found = {}
+    found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         if isinstance(module, LISTS):
             prefix = f"{name}." if name else ""

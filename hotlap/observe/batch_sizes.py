@@ -20,7 +20,7 @@ def resize_batches(torch: Any, seams: Seams, now: int, wanted: int) -> None:
         if len(args) > len(names):
             return original(*args, **kwargs)  # torch reports the error
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        batches = given.get("batch_sampler")
+        batches: Any = given.get("batch_sampler")
         if batches is None and given.get("batch_size", 1) == now:
             given["batch_size"] = wanted
         elif type(batches) is data.BatchSampler and batches.batch_size == now:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ class DaliStream(IterableStream):
     def order(self, seed: int, epoch: int) -> Tensor:
         return torch.arange(self.rows)
 
-    def fetched(self, batch_size: int) -> Iterator[Any]:
+    def fetched(self, batch_size: int) -> Generator[Any, None, None]:
         """Yield the batches of a new epoch; one of unknown length goes on where the last one was left."""
         if self.has_begun and self.ends:
             self._end()

@@ -6,7 +6,7 @@ An epoch takes `rows` rows, in batches of any size: where the data brings others
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class IterableStream:
             for batch in in_sizes(batches, int(order[0]), sizes_of(len(order), batch_size)):
                 yield moved(batch, device, self.narrows)
 
-    def fetched(self, batch_size: int) -> Iterator[Any]:
+    def fetched(self, batch_size: int) -> Generator[Any, None, None]:
         """Yield an epoch's batches from its beginning on, of this size or of another."""
         with seeded(self.seed):
             batches = iter(self.loader)

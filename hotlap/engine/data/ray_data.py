@@ -7,7 +7,7 @@ whose blocks come in the same order each time, and training batches are drawn fr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ class RayStream(IterableStream):
         self.seed = seed_of(seed, epoch) % 2**32
         return torch.arange(self.rows)
 
-    def fetched(self, batch_size: int) -> Iterator[Any]:
+    def fetched(self, batch_size: int) -> Generator[Any, None, None]:
         """Yield batches in host memory: the thread that trains copies them, since it may be capturing a graph."""
         drawn = {"local_shuffle_buffer_size": WINDOW * batch_size, "local_shuffle_seed": self.seed}
         with in_order(self.dataset):
