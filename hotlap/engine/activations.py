@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,7 @@ from hotlap.engine.order import order_of
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.regions import blocks_of_lists
 from hotlap.engine.seam import AnySource, Batch
-from hotlap.engine.twin import twin_of
-
-if TYPE_CHECKING:
-    from hotlap.engine.trainer import Trainer
+from hotlap.engine.twin import AnyTrainer, twin_of
 
 SHARE = 0.8  # of the free memory that a step may take: the rest is for what kernels need meanwhile
 PART = 8  # of a batch is enough to measure by
@@ -41,7 +38,7 @@ class BlockCost:
     seconds: float
 
 
-def settled(trainer: Trainer, source: AnySource) -> Recipe:
+def settled(trainer: AnyTrainer, source: AnySource) -> Recipe:
     """Return the recipe with the blocks that must be recomputed for a step to fit; one line says which, and why."""
     if trainer.processes is not None and trainer.processes.shards:
         raise BadRecipe('activation_checkpointing="auto" measures a copy, and weights that are shared out have none')
@@ -89,14 +86,14 @@ def blocks(model: nn.Module) -> dict[str, nn.Module]:
     Layers one by one would free nothing: the input of each is kept.
     """
     listed = blocks_of_lists(model)
-    found = {}
+    found: dict[str, nn.Module] = {}
     for name, child in model.named_children():
         own = {part: block for part, block in listed.items() if part.startswith(f"{name}.")}
         found |= own or {name: child}
     return {name: block for name, block in found.items() if any(True for _ in block.parameters())}
 
 
-def _part_of_a_batch(trainer: Trainer, source: AnySource) -> tuple[int, Batch]:
+def _part_of_a_batch(trainer: AnyTrainer, source: AnySource) -> tuple[int, Batch]:
     size, recipe = trainer.recipe.batch_size, trainer.recipe
     rows = min(max(size // PART, 2), size, source.rows)
     if is_resident(source):
@@ -107,7 +104,7 @@ def _part_of_a_batch(trainer: Trainer, source: AnySource) -> tuple[int, Batch]:
     return (rows, tuple(tensor[:rows] for tensor in batch)) if is_by_row else (size, batch)
 
 
-def _measured(twin: Trainer, batch: Batch, factor: float) -> tuple[int, list[BlockCost]]:
+def _measured(twin: AnyTrainer, batch: Batch, factor: float) -> tuple[int, list[BlockCost]]:
     """Run a forward; return the bytes that a whole batch keeps, and what each block has part in."""
     twin.model.train()
     weights = {weight.untyped_storage().data_ptr() for weight in twin.model.parameters()}
@@ -162,14 +159,14 @@ class Kept:
                 self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
                 self.block = before
 
-        block.forward = forward  # type: ignore[method-assign]
+        block.forward = forward
         try:
             yield
         finally:
             if own is None:
                 del block.forward
             else:
-                block.forward = own  # type: ignore[method-assign]
+                block.forward = own
 
 
 def _state_bytes(model: nn.Module) -> int:

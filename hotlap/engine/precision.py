@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,7 @@ from hotlap.engine.order import order_of
 from hotlap.engine.recipe import LOW, Precision, PrecisionGate, Recipe
 from hotlap.engine.recurrent import carrying, recurrent_layers
 from hotlap.engine.seam import AnySource, Batch
-from hotlap.engine.twin import twin_of
-
-if TYPE_CHECKING:
-    from hotlap.engine.trainer import Trainer
+from hotlap.engine.twin import AnyTrainer, twin_of
 
 CLEARLY = 0.95  # of the time of a more exact step
 SECONDS = 0.3  # of training for each precision
@@ -75,7 +72,7 @@ class Precisions:
         return f"precision: {self.chosen.name} ({'; '.join(map(str, self.trials))})"
 
 
-def tried(trainer: Trainer, source: AnySource) -> Precisions:
+def tried(trainer: AnyTrainer, source: AnySource) -> Precisions:
     """Measure a training step in each precision on copies of model and optimizer; random streams do not change.
 
     With a gate in the recipe, the fastest is compared with float32, and left out if it may train worse.
@@ -95,7 +92,7 @@ def tried(trainer: Trainer, source: AnySource) -> Precisions:
     return found
 
 
-def settled(trainer: Trainer, source: AnySource, state: Mapping[str, Any] | None) -> Recipe:
+def settled(trainer: AnyTrainer, source: AnySource, state: Mapping[str, Any] | None) -> Recipe:
     """Return the recipe with the precision that a resumed run was trained in, or else the best one, which is said."""
     saved = None if state is None else state.get("precision")
     if saved is not None:
@@ -109,7 +106,7 @@ def exactly(recipe: Recipe, trial: PrecisionTrial) -> Recipe:
     return replace(recipe, precision=trial.precision, full_precision=trial.full, precision_gate=None)
 
 
-def _require_measurable(trainer: Trainer) -> None:
+def _require_measurable(trainer: AnyTrainer) -> None:
     if trainer.processes is not None:
         raise BadRecipe(
             'precision="auto" measures in one process; try it there, and give several the one that it chooses'
@@ -125,15 +122,15 @@ def candidates(model: nn.Module, device: torch.device) -> list[PrecisionTrial]:
     names = tuple(name for name, module in model.named_modules() if id(module) in layers)
     found = [PrecisionTrial("fp32"), *tf32]
     for low in ("bf16", "fp16"):
-        found += [PrecisionTrial(low, names)] if names else []  # type: ignore[arg-type]
-        found += [PrecisionTrial(low)]  # type: ignore[arg-type]
+        found += [PrecisionTrial(low, names)] if names else []
+        found += [PrecisionTrial(low)]
     return found
 
 
 class Held:
     """The first batches of data that is read during the training, again and again."""
 
-    def __init__(self, trainer: Trainer, source: AnySource) -> None:
+    def __init__(self, trainer: AnyTrainer, source: AnySource) -> None:
         recipe, size = trainer.recipe, trainer.recipe.batch_size
         order = order_of(source, recipe.seed, 0, torch.device("cpu"), recipe.shuffle)
         count = max(min(HELD_BATCHES, len(order) // size), 1)
@@ -146,7 +143,7 @@ class Held:
             yield self.held[number % len(self.held)]
 
 
-def _measured(trainer: Trainer, data: AnySource, trial: PrecisionTrial) -> PrecisionTrial:
+def _measured(trainer: AnyTrainer, data: AnySource, trial: PrecisionTrial) -> PrecisionTrial:
     """Time whole steps; a precision that is far slower than float32 is left out before a step of full size."""
     try:
         if trial.precision in LOW and (why := _why_far_slower(trainer, data, trial)):
@@ -163,7 +160,7 @@ def _measured(trainer: Trainer, data: AnySource, trial: PrecisionTrial) -> Preci
             gc.collect()  # graphs of the copies, whose memory the next one needs
 
 
-def _why_far_slower(trainer: Trainer, data: AnySource, trial: PrecisionTrial) -> str | None:
+def _why_far_slower(trainer: AnyTrainer, data: AnySource, trial: PrecisionTrial) -> str | None:
     """Try a product, then a step of few rows: a step of full size could take minutes."""
     slower = times_slower(trainer.device, LOW[trial.precision])
     if slower > FAR_SLOWER:
@@ -197,7 +194,7 @@ def _fastest(work: Callable[[], Any], device: torch.device) -> float:
     return best
 
 
-def _few_rows(trainer: Trainer, data: AnySource) -> Batch:
+def _few_rows(trainer: AnyTrainer, data: AnySource) -> Batch:
     """Return two rows of a batch: one is too few for norms over a batch."""
     size = min(2, data.rows)
     if is_resident(data):
@@ -207,7 +204,7 @@ def _few_rows(trainer: Trainer, data: AnySource) -> Batch:
     return tuple(tensor[:size] for tensor in batch) if is_by_row else batch
 
 
-def _step_seconds(trainer: Trainer, batch: Batch, trial: PrecisionTrial | None = None) -> float:
+def _step_seconds(trainer: AnyTrainer, batch: Batch, trial: PrecisionTrial | None = None) -> float:
     """Time forward and backward of a copy, without the optimizer."""
     twin = twin_of(trainer, replace(exactly(trainer.recipe, trial or PrecisionTrial("fp32")), phases=()))
     twin._move()
@@ -219,14 +216,15 @@ def _step_seconds(trainer: Trainer, batch: Batch, trial: PrecisionTrial | None =
     return _fastest(work, trainer.device)
 
 
-def _fitted(trainer: Trainer, data: AnySource, trial: PrecisionTrial, steps: int) -> float:
+def _fitted(trainer: AnyTrainer, data: AnySource, trial: PrecisionTrial, steps: int) -> float:
     """Train a copy; return the seconds of a step in the faster of two epochs, the first left out."""
     recipe = replace(exactly(trainer.recipe, trial), steps_per_epoch=steps)
     history = _short(trainer, recipe, data, 3)
-    return min(record.seconds for record in history.epochs[1:]) / steps
+    fastest: float = min(record.seconds for record in history.epochs[1:])
+    return fastest / steps
 
 
-def _short(trainer: Trainer, recipe: Recipe, data: AnySource, epochs: int) -> Any:
+def _short(trainer: AnyTrainer, recipe: Recipe, data: AnySource, epochs: int) -> Any:
     phases = tuple(replace(phase, epochs=epochs, schedule=None) for phase in recipe.phases[:1])
     plain = replace(recipe, phases=phases, schedule=None, warmup=0, checkpoints=None, monitor=None, patience=None)
     return twin_of(trainer, replace(plain, nan_guard=False)).fit(data, epochs=epochs)
@@ -235,7 +233,7 @@ def _short(trainer: Trainer, recipe: Recipe, data: AnySource, epochs: int) -> An
 # Quality
 
 
-def _why_worse(trainer: Trainer, source: AnySource, trial: PrecisionTrial, gate: PrecisionGate) -> str | None:
+def _why_worse(trainer: AnyTrainer, source: AnySource, trial: PrecisionTrial, gate: PrecisionGate) -> str | None:
     """Return why this precision may train worse than float32 by more than the margin, or None: it does not."""
     require_repeatable(source, trainer.model)
     apart = []
@@ -250,7 +248,7 @@ def _why_worse(trainer: Trainer, source: AnySource, trial: PrecisionTrial, gate:
     return f"its loss may be {worst:.1%} higher after {gate.steps} steps, over {gate.seeds} seeds"
 
 
-def _late_loss(trainer: Trainer, recipe: Recipe, source: AnySource) -> float:
+def _late_loss(trainer: AnyTrainer, recipe: Recipe, source: AnySource) -> float:
     """Train a copy in four parts; return the mean training loss of the last two."""
     history = _short(trainer, recipe, source, 4)
     return statistics.fmean(record.loss for record in history.epochs[2:])
