@@ -1,12 +1,15 @@
-"""Images from a DataLoader trained by hotlap.engine: random shifts, first the new head alone, then all of it.
+"""A folder of images trained by hotlap.engine: random shifts, first the new head alone, then all of it.
 
-python examples/engine_images.py [--epochs N]
+python examples/engine_images.py FOLDER [--epochs N]
 """
 
 import argparse
+from pathlib import Path
 
+import numpy as np
 import torch
 from digits import Digits, Net
+from PIL import Image
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, Dataset
@@ -14,28 +17,43 @@ from torch.utils.data import DataLoader, Dataset
 from hotlap.engine import Accuracy, FromTorch, Phase, Recipe, Trainer
 
 
-class Shifted(Dataset):
-    """Shifts each image by up to two pixels, anew each time, so that hotlap fetches it in every epoch."""
+def write_digits(folder, count, seed):
+    """Write images as FOLDER/LABEL/NUMBER.png."""
+    for number, (image, label) in enumerate(Digits(count, seed)[index] for index in range(count)):
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+        pixels = (image[0] * 64 + 96).clamp(0, 255).to(torch.uint8)
+        Image.fromarray(pixels.numpy()).save(folder / str(label) / f"{number:05}.png")
 
-    def __init__(self, images):
-        self.images = images
+
+class ImageFolder(Dataset):
+    """Images in folders named after their labels. Shifted ones differ each time, so they are read in every epoch."""
+
+    def __init__(self, folder, shifts=0):
+        self.files, self.shifts = sorted(folder.glob("*/*.png")), shifts
 
     def __len__(self):
-        return len(self.images)
+        return len(self.files)
 
     def __getitem__(self, index):
-        image, label = self.images[index]
-        across, down = torch.randint(-2, 3, (2,)).tolist()
-        return image.roll((across, down), (1, 2)), label
+        file = self.files[index]
+        image = torch.from_numpy(np.asarray(Image.open(file), dtype=np.float32) / 64 - 1.5)[None]
+        if self.shifts:
+            across, down = torch.randint(-self.shifts, self.shifts + 1, (2,)).tolist()
+            image = image.roll((across, down), (1, 2))
+        return image, int(file.parent.name)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the images are")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--images", type=int, default=960)
     options = parser.parse_args()
-    train = DataLoader(Shifted(Digits(options.images, seed=1)), batch_size=64, shuffle=True, drop_last=True)
-    valid = DataLoader(Digits(192, seed=2), batch_size=64)  # always the same, so it is fetched once
+    if not options.folder.exists():
+        write_digits(options.folder / "train", options.images, seed=1)
+        write_digits(options.folder / "valid", 192, seed=2)
+    train = DataLoader(ImageFolder(options.folder / "train", shifts=2), batch_size=64, shuffle=True, drop_last=True)
+    valid = DataLoader(ImageFolder(options.folder / "valid"), batch_size=64)  # always the same, so it is read once
     torch.manual_seed(0)
     model = Net()
     steps = options.epochs * len(train)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hotlap.engine import Accuracy, Checkpoints, Cosine, Recipe, Trainer
-from hotlap.engine.data import ChainReader, Csv, resident, split
+from hotlap.engine.data import Folder, resident, split
 
 FEATURES = ("age", "balance", "visits", "distance")
 
@@ -39,8 +39,9 @@ def main():
     tables = options.folder / "tables"
     if not tables.exists():
         write_customers(tables)
-    files = ChainReader(*(Csv(file, FEATURES, "leaves") for file in sorted(tables.glob("*.csv"))))
-    train, valid = split(resident(files, device="cpu", dtypes=[torch.float32, None]), 0.8, seed=0)
+    train, valid = split(
+        resident(Folder(tables, FEATURES, "leaves"), device="cpu", dtypes=[torch.float32, None]), 0.8, seed=0
+    )
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(len(FEATURES), 32), nn.ReLU(), nn.Linear(32, 2))
     trainer = Trainer(

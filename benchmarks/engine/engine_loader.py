@@ -1,6 +1,6 @@
 """What a DataLoader handed to the engine costs over the same loop by hand, or gains where its rows can be kept.
 
-`python benchmarks/engine/engine_loader.py [--rounds 8] [--out FILE]`
+`python benchmarks/engine/engine_loader.py [--rounds 8] [--out FILE]`; with `--samples FILE` that of an earlier run
 
 Both train the same CNN with the same fused AdamW on the CPU, in one thread of one process, by turns. A sample is an
 epoch from its predecessor's end to its own, so the first of each training is left out; on a shared machine the seconds
@@ -96,17 +96,44 @@ def by_the_engine(augmented: bool) -> list[dict[str, float]]:
 ARMS = {"by hand": by_hand, "engine": by_the_engine}
 
 
-def median_of(samples: list[dict[str, Any]], arm: str, augmented: bool, kind: str) -> float:
-    chosen = [entry for entry in samples if entry["arm"] == arm and entry["augmented"] == augmented]
-    return statistics.median(epoch[kind] for entry in chosen for epoch in entry["epochs"])
+def ratio(samples: list[dict[str, Any]], rounds: list[int], augmented: bool, kind: str) -> float:
+    """Return the median epoch of the engine over that by hand, of these rounds."""
+
+    def median_of(arm: str) -> float:
+        epochs = [
+            epoch[kind]
+            for number in rounds
+            for entry in samples
+            if (entry["round"], entry["arm"], entry["augmented"]) == (number, arm, augmented)
+            for epoch in entry["epochs"]
+        ]
+        return statistics.median(epochs)
+
+    return median_of("engine") / median_of("by hand")
+
+
+def figures(samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the ratio of each kind, with its interval of 95 % by drawing rounds again with replacement."""
+    rounds, drawn, found = sorted({entry["round"] for entry in samples}), random.Random(0), {}
+    for augmented in (True, False):
+        for kind in ("cpu", "wall"):
+            many = sorted(ratio(samples, drawn.choices(rounds, k=len(rounds)), augmented, kind) for _ in range(1000))
+            name = f"{'augmented' if augmented else 'plain'} rows, {kind} time"
+            found[name] = {"ratio": ratio(samples, rounds, augmented, kind), "interval": [many[25], many[974]]}
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--samples", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.samples is not None:
+        content = json.loads(options.samples.read_text(encoding="utf-8"))
+        say(content["samples"], content, options.out)
+        return
     here, _ = look("cpu")
     samples: list[dict[str, Any]] = []
     for number in range(options.rounds):
@@ -114,13 +141,6 @@ def main() -> None:
             for arm in list(ARMS) if number % 2 else list(ARMS)[::-1]:
                 epochs = ARMS[arm](augmented)
                 samples.append({"round": number, "augmented": augmented, "arm": arm, "epochs": epochs})
-    ratios = {}
-    for augmented in (True, False):
-        for kind in ("cpu", "wall"):
-            name = f"{'augmented' if augmented else 'plain'} rows, {kind} time"
-            slow, fast = (median_of(samples, arm, augmented, kind) for arm in ARMS)
-            ratios[name] = fast / slow
-            print(f"{name}: an epoch of the engine takes {ratios[name]:.3f} of the time by hand")
     content = {
         "schema": 1,
         "benchmark": "engine-loader",
@@ -129,11 +149,19 @@ def main() -> None:
         "machine": asdict(here.machine),
         "versions": dict(here.versions),
         "limit": LIMIT,
-        "time_of_the_engine_over_by_hand": ratios,
         "samples": samples,
     }
-    if options.out is not None:
-        options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    say(samples, content, options.out)
+
+
+def say(samples: list[dict[str, Any]], content: dict[str, Any], out: Path | None) -> None:
+    found = figures(samples)
+    for name, figure in found.items():
+        low, high = figure["interval"]
+        print(f"{name}: an epoch of the engine takes {figure['ratio']:.3f} ({low:.3f} to {high:.3f}) of that by hand")
+    if out is not None:
+        content = {**content, "time_of_the_engine_over_by_hand": found}
+        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def _loader_row(path: Path, folder: Path) -> tuple[str, ...]:
         f"{machine['cores']} cores of {machine['cpu']}",
         found["date"],
         machine["torch"],
-        *(f"{share:.3f}" for share in shares.values()),
+        *("{:.3f} [{:.3f}, {:.3f}]".format(share["ratio"], *share["interval"]) for share in shares.values()),
         f"{found['limit']:g}",
         f"[{path.name}]({path.relative_to(folder).as_posix()})",
     )

@@ -16,7 +16,9 @@ from hotlap.cli.overwriting import JSON, MARKDOWN, spare_others
 from hotlap.cli.say import line_break, note, say
 from hotlap.errors import HotlapError
 from hotlap.process.in_front import die_by
+from hotlap.report.profile.batch_sizes import lines as batch_size_lines
 from hotlap.workflows import profile as workflow
+from hotlap.workflows.batch_sizes import measure as measure_batch_sizes
 
 
 @click.command(context_settings={"allow_interspersed_args": False, "show_default": True})
@@ -30,6 +32,11 @@ from hotlap.workflows import profile as workflow
 )
 @click.option("--full", is_flag=True, help="Let the command run to its end.")
 @click.option("--ceiling/--no-ceiling", default=True, help="Run the command a second time on one cached batch.")
+@click.option(
+    "--batch-sizes",
+    metavar="SIZES",
+    help="Run it again with each of these batch sizes, such as 32,64, or auto.",
+)
 @click.option("--trace", is_flag=True, help="Save a Chrome trace of a few steps (Perfetto, TensorBoard).")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write JSON here.")
 @click.option(
@@ -52,6 +59,7 @@ def profile(
     max_seconds: float,
     full: bool,
     ceiling: bool,
+    batch_sizes: str | None,
     trace: bool,
     json_file: Path | None,
     markdown_file: Path | None,
@@ -65,6 +73,7 @@ def profile(
     """
     spare_others(json_file, *JSON)
     spare_others(markdown_file, *MARKDOWN)
+    sizes = None if batch_sizes is None else _sizes(batch_sizes)
     options = workflow.ProfileOptions(
         command=command,
         steps=steps,
@@ -78,6 +87,7 @@ def profile(
     try:
         with LiveLine(enabled=not quiet) as live:
             result = workflow.profile(options, live.update)
+            other_sizes = _measured(options, result, sizes, live)
     except HotlapError as error:
         if error.died_by is None:
             raise
@@ -89,9 +99,30 @@ def profile(
     if not quiet:
         with suppress(OSError, SystemExit):  # the second is rich's: the exit code is the command's, whoever reads this
             _show(result)
+    for line in other_sizes:
+        say(line)
     if result.died_by is not None:
         die_by(result.died_by)
     return result.exit_code
+
+
+def _sizes(given: str) -> tuple[int, ...]:
+    """Return the sizes named; none for "auto"."""
+    if given == "auto":
+        return ()
+    parts = given.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"{given!r}; name sizes such as 32,64,128, or auto", param_hint="--batch-sizes")
+    return tuple(int(part) for part in parts)
+
+
+def _measured(
+    options: workflow.ProfileOptions, result: workflow.Profile, sizes: tuple[int, ...] | None, live: LiveLine
+) -> list[str]:
+    """Return the lines about other batch sizes, where they were asked for and the command did not fail."""
+    if sizes is None or result.exit_code or result.died_by is not None:
+        return []
+    return batch_size_lines(measure_batch_sizes(options, result, sizes, live.update))
 
 
 def _show(result: workflow.Profile) -> None:

@@ -11,8 +11,9 @@ from hotlap.engine.callbacks import Callback, Training
 from hotlap.engine.log import JsonLines
 from hotlap.engine.loggers import MLflow, TensorBoard, WandB
 from hotlap.engine.metrics import MAE, RMSE, Accuracy, BinaryF1, Dice, GroupMeans, Mean, Metric
+from hotlap.engine.precision import Precisions, PrecisionTrial
 from hotlap.engine.rate_range import RateRange
-from hotlap.engine.recipe import Checkpoints, Phase, Recipe
+from hotlap.engine.recipe import Checkpoints, Phase, PrecisionGate, Recipe
 from hotlap.engine.records import EpochRecord, History, StepRecord
 from hotlap.engine.schedule import Cosine, FromTorch, Linear, Schedule, Steps
 from hotlap.engine.torch_metrics import TorchMetric
@@ -37,6 +38,9 @@ __all__ = [
     "Mean",
     "Metric",
     "Phase",
+    "PrecisionGate",
+    "PrecisionTrial",
+    "Precisions",
     "RateRange",
     "Recipe",
     "Schedule",

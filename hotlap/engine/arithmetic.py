@@ -52,7 +52,7 @@ def computing(recipe: Recipe) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recomputing(model: nn.Module, blocks: bool | tuple[str, ...], device: torch.device) -> Iterator[None]:
+def recomputing(model: nn.Module, blocks: bool | str | tuple[str, ...], device: torch.device) -> Iterator[None]:
     """Let these blocks keep no activations: backward computes them again, with the same random numbers."""
     chosen = [(block, vars(block).get("forward")) for block in blocks_of(model, blocks)]
     for block, _ in chosen:
@@ -67,7 +67,7 @@ def recomputing(model: nn.Module, blocks: bool | tuple[str, ...], device: torch.
                 block.forward = own
 
 
-def blocks_of(model: nn.Module, blocks: bool | tuple[str, ...]) -> list[nn.Module]:
+def blocks_of(model: nn.Module, blocks: bool | str | tuple[str, ...]) -> list[nn.Module]:
     if isinstance(blocks, bool):
         children = [child for child in model.children() if any(True for _ in child.parameters())]
         return children if blocks else []

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.errors import CheckpointDamaged, CheckpointNotWritten, CheckpointsInTheWay, NothingToResume
+from hotlap.engine.recipe import Checkpoints
 from hotlap.engine.sharding import is_sharded
 
 FORMAT = 1
@@ -232,6 +233,20 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def to_resume(own: Checkpoints | None, resume: bool | Path | str) -> tuple[State | None, Path | None]:
+    """Return the checkpoint that a run continues from, if any; refuse a folder that another run's are in."""
+    last = None if own is None else Path(own.folder) / LAST
+    if last is None and (resume is True or resume == "auto"):
+        raise NothingToResume(f"resume={resume!r} needs a recipe with checkpoints=Checkpoints(folder)")
+    if resume == "auto":
+        assert last is not None
+        resume = last.exists()
+    path = last if resume is True else None if resume is False else Path(resume)
+    if own is not None and not own.replace and (path is None or path.parent != Path(own.folder)):
+        require_free(Path(own.folder))
+    return (None, None) if path is None else (load(path), path)
 
 
 def load(path: Path) -> State:

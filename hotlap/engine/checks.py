@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from hotlap.engine.data.loaders import IterableStream
+from hotlap.engine.data.iterables import IterableStream
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.metrics import Metric
 from hotlap.engine.recipe import Recipe
@@ -22,6 +23,11 @@ def require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, M
     shared = [name for name, metric in metrics.items() if any(metric is counted for counted in in_steps)]
     if shared:
         raise BadRecipe(f"metrics and train_metrics share {shared[0]!r}; create a metric of its own for each of them")
+
+
+def is_float32(model: nn.Module) -> bool:
+    """Return whether all weights that are real numbers are float32, so that the model takes no float64."""
+    return all(weight.dtype is torch.float32 for weight in model.parameters() if weight.is_floating_point())
 
 
 def require_known(optimizer: Optimizer, model: nn.Module, loss: nn.Module | None) -> None:
@@ -58,8 +64,8 @@ def require_shareable(
         why = "its embeddings have sparse gradients"
     elif recipe.graph == "on":
         why = 'graph="on", and a step of several processes is not captured'
-    elif shards and recipe.compile == "on":
-        why = 'compile="on", and a step over weights that are shared out is not compiled'
+    elif shards and recipe.compile in ("on", "regions"):
+        why = f'compile="{recipe.compile}", and a step over weights that are shared out is not compiled'
     elif shards and by_loss:
         why = "it has optimizers of several losses, and weights that are shared out are put together for one"
     elif shards and recipe.channels_last:

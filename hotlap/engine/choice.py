@@ -35,6 +35,7 @@ class Mode:
     compiled: bool = False
     way: Way = USUAL
     forked: bool = False
+    regions: bool = False  # compiled block by block rather than as a whole
 
     def __str__(self) -> str:
         words = {
@@ -43,7 +44,8 @@ class Mode:
             (False, True): "compiled",
             (False, False): "eager",
         }
-        return words[self.graph, self.compiled] + (", forked" if self.forked else "") + self.way.words
+        by_region = " by region" if self.regions else ""
+        return words[self.graph, self.compiled] + by_region + (", forked" if self.forked else "") + self.way.words
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Trial:
     steps_ahead: int  # in the whole training
     ways: tuple[Way, ...]  # to be tried, the present one first
     may_fork: bool = False
+    has_regions: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,23 +134,31 @@ def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Executio
         attempts.add([wanted], timed=False)
         return attempts.best()
     graphs = {"auto": [False, True], "on": [True], "off": [False]}[recipe.graph] if trial.recorder else [False]
-    plain = [Mode(graph, recipe.compile == "on", way) for graph in graphs for way in trial.ways]
+    asked = compile_asked(recipe, trial.has_regions)
+    plain = [Mode(graph, asked.compiled, way, regions=asked.regions) for graph in graphs for way in trial.ways]
     attempts.add(plain, timed=len(plain) > 1 or recipe.compile == "auto" or trial.may_fork)
     if not attempts.runs:  # the compiler failed
         attempts.add([Mode(graph, False, way) for graph in graphs for way in trial.ways], timed=len(plain) > 1)
-    if trial.may_fork and recipe.compile != "on" and any(mode.graph for mode in attempts.runs):
+    if trial.may_fork and not asked.compiled and any(mode.graph for mode in attempts.runs):
         attempts.add([Mode(True, False, trial.ways[0], forked=True)], timed=True)
     if recipe.compile == "auto" and attempts.seconds * trial.steps_ahead >= COMPILE_PAYS_FROM:
         attempts.add([Mode(graph, True, trial.ways[0]) for graph in graphs], timed=True)
+        if trial.has_regions:
+            attempts.add([Mode(graph, True, trial.ways[0], regions=True) for graph in graphs], timed=True)
     if recipe.graph == "on" and not any(mode.graph for mode in attempts.runs):
         why = next(iter(attempts.failed.values()))
         raise CaptureFailed(f'graph="on", but the step cannot be captured: {why}; use graph="auto"')
     return attempts.best()
 
 
+def compile_asked(recipe: Recipe, has_regions: bool) -> Mode:
+    """Return how the recipe wants the step compiled in any case; a model without regions is compiled as a whole."""
+    return Mode(compiled=recipe.compile in ("on", "regions"), regions=recipe.compile == "regions" and has_regions)
+
+
 def needs_no_trial(recipe: Recipe, can_capture: bool, seconds_ahead: float) -> bool:
     """Return whether the step is worth running only as it is, neither captured nor compiled."""
-    compiles = recipe.compile == "on" or (recipe.compile == "auto" and seconds_ahead >= COMPILE_PAYS_FROM)
+    compiles = recipe.compile in ("on", "regions") or (recipe.compile == "auto" and seconds_ahead >= COMPILE_PAYS_FROM)
     captures = recipe.graph == "on" or (recipe.graph == "auto" and can_capture)
     return not compiles and not captures
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -27,22 +28,27 @@ Loaded = Callable[..., Any]  # computes the outputs of a file's model
 
 
 def export(
-    model: nn.Module, source: AnySource, inputs: int, batch: int, device: torch.device, path: Path
-) -> Iterator[tuple[Any, Batch]]:
-    """Write the model to `path` by torch.export or as ONNX, for any number of rows.
+    model: nn.Module,
+    source: AnySource,
+    inputs: int,
+    batch: int,
+    device: torch.device,
+    path: Path,
+    metrics: Mapping[str, Metric],
+) -> dict[str, float]:
+    """Write the model to `path` by torch.export or as ONNX, for any number of rows; return the metrics of its outputs.
 
-    Yield what the file's model computes of every batch of the source, with the batch; the file is put in its place once
-    all outputs equal the model's.
+    The file is put in its place once what it computes of every row equals the model's outputs, and so do the metrics.
     """
-    if path.suffix not in (".pt2", ".onnx"):
+    if path.suffix not in FORMATS:
         raise ExportFailed(
             f"{path.name} ends neither in .pt2, the format of torch.export, nor in .onnx; use {path.stem}.pt2"
         )
-    write, load = (_write, _load) if path.suffix == ".pt2" else (_write_onnx, _load_onnx)
-    if path.suffix == ".onnx":
-        _require_packages()
+    write, load, packages = FORMATS[path.suffix]
+    _require_packages(path.suffix, packages)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     path.parent.mkdir(parents=True, exist_ok=True)
+    theirs, own = Scores(metrics, inputs), Scores(metrics, inputs)
     try:
         with torch.no_grad(), evaluating(model):
             example = next(batches_of(source, min(batch, source.rows), device))[1][:inputs]
@@ -52,8 +58,12 @@ def export(
                 expected = model(*rows[:inputs])
                 found = loaded(expected, *rows[:inputs])
                 _require_equal(expected, found)
-                yield found, rows
+                theirs.add(found, rows)
+                own.add(expected, rows)
+        scores = theirs.read()
+        _require_equal_scores(own.read(), scores)
         temporary.replace(path)
+        return scores
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -79,10 +89,10 @@ def _load(path: Path) -> Loaded:
     return lambda expected, *inputs: module(*inputs)
 
 
-def _require_packages() -> None:
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+def _require_packages(suffix: str, packages: tuple[str, ...]) -> None:
+    missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise ExportFailed(f"ONNX files need {', '.join(missing)}; type: pip install {' '.join(missing)}")
+        raise ExportFailed(f"{suffix} files need {', '.join(missing)}; type: pip install {' '.join(missing)}")
 
 
 def _write_onnx(model: nn.Module, example: Batch, dynamic: Any, path: Path) -> None:
@@ -131,14 +141,34 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
         yield from _tensors(part)
 
 
-def scored(outputs: Iterator[tuple[Any, Batch]], inputs: int, metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Return the metrics of these outputs."""
-    own = copy.deepcopy(dict(metrics))
-    for metric in own.values():
-        metric.alone()
-        metric.reset()
-    for found, batch in outputs:
-        for metric in own.values():
+def _require_equal_scores(expected: Mapping[str, float], found: Mapping[str, float]) -> None:
+    for name, value in expected.items():
+        if not math.isclose(value, found[name], rel_tol=APART, abs_tol=APART) and not math.isnan(value):
+            raise ExportFailed(
+                f"{name} of the exported model is {found[name]:.6g}, but {value:.6g} of the model, so it was not "
+                "written"
+            )
+
+
+class Scores:
+    """Metrics of their own, for outputs computed in another way than the trainer does."""
+
+    def __init__(self, metrics: Mapping[str, Metric], inputs: int) -> None:
+        self.metrics, self.inputs = copy.deepcopy(dict(metrics)), inputs
+        for metric in self.metrics.values():
+            metric.alone()
+            metric.reset()
+
+    def add(self, outputs: Any, batch: Batch) -> None:
+        for metric in self.metrics.values():
             metric.rows = len(batch[0])
-            metric.update(found, *batch[inputs:])
-    return read(own)
+            metric.update(outputs, *batch[self.inputs :])
+
+    def read(self) -> dict[str, float]:
+        return read(self.metrics)
+
+
+FORMATS: dict[str, tuple[Callable[..., None], Callable[[Path], Loaded], tuple[str, ...]]] = {
+    ".pt2": (_write, _load, ()),
+    ".onnx": (_write_onnx, _load_onnx, ("onnx", "onnxscript", "onnxruntime")),
+}

@@ -26,16 +26,20 @@ class Rising(Schedule):
         return np.asarray(self.ratio**done, dtype=np.float64)
 
 
-def rising(recipe: Recipe, optimizer: Optimizer, low: float, high: float, steps: int) -> Recipe:
-    """Set the rates of the optimizer to the lowest, and return the recipe of one step an epoch that raises them."""
+def rising(recipe: Recipe, low: float, high: float, steps: int) -> Recipe:
+    """Return the recipe of one step an epoch that raises the learning rate from low to high."""
     if not 0 < low < high or steps < 3:
         raise BadRecipe(f"low={low}, high={high}, steps={steps}; use 0 < low < high and at least 3 steps")
-    first = float(optimizer.param_groups[0]["lr"])
-    for group in optimizer.param_groups:
-        group["lr"] = low * (float(group["lr"]) / first if first else 1.0)
     plain = {"warmup": 0, "phases": (), "ema": None, "checkpoints": None, "monitor": None, "patience": None}
     schedule = Rising(ratio=high / low, by="epoch")
     return replace(recipe, steps_per_epoch=1, schedule=schedule, nan_guard=False, **plain)  # type: ignore[arg-type]
+
+
+def begin_at(optimizer: Optimizer, low: float) -> None:
+    """Set the rate of the first group to the lowest; the others keep their ratio to it."""
+    first = float(optimizer.param_groups[0]["lr"])
+    for group in optimizer.param_groups:
+        group["lr"] = low * (float(group["lr"]) / first if first else 1.0)
 
 
 @dataclass(frozen=True)

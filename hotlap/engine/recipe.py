@@ -10,11 +10,15 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
+
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.schedule import Schedule
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
+Compile = Literal["auto", "on", "regions", "off"]
+LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,24 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class PrecisionGate:
+    """What a lower precision must pass before precision="auto" chooses it: copies are trained in it and in float32, for
+    so many steps and from so many seeds. With 95 % confidence its loss must not be higher by more than `margin`, a
+    share of the loss in float32.
+    """
+
+    steps: int = 200
+    seeds: int = 3
+    margin: float = 0.01
+
+    def __post_init__(self) -> None:
+        _whole(self, 4, "steps")
+        _whole(self, 2, "seeds")
+        _require(self.seeds <= 10, f"{_shown(self, 'seeds')}; use at most 10")
+        _number(self, "margin", "of 0 or more", lambda margin: 0 <= margin < math.inf)
+
+
+@dataclass(frozen=True)
 class Recipe:
     batch_size: int
     accumulate: int = 1  # batches per optimizer step
@@ -73,13 +95,15 @@ class Recipe:
     shuffle: bool = True
     steps_per_epoch: int | None = None  # optimizer steps between two evaluations; None: one pass over the rows
     evaluation_batch: int | None = None  # None: four times batch_size
-    precision: Precision = "tf32"
+    precision: Precision = "tf32"  # "auto": the fastest, measured on copies before the training begins
+    precision_gate: PrecisionGate | None = None  # with "auto": what a lower one must pass
+    full_precision: tuple[str, ...] = ()  # names of modules that stay in float32 where precision is lower
     channels_last: bool = False
-    compile: Switch = "auto"
+    compile: Compile = "auto"  # "regions": the blocks that the model repeats, each by itself
     graph: Switch = "auto"
     onednn: Switch = "auto"  # on a CPU: small products can be many times faster without it; rounds differently
     threads: int | None = None  # on a CPU; None: all or one, by measurement
-    activation_checkpointing: bool | tuple[str, ...] = False  # names of blocks; True: the model's children
+    activation_checkpointing: bool | Literal["auto"] | tuple[str, ...] = False  # names of blocks; True: the children
     clip: float | None = None  # upper limit of the norm of all gradients together
     clip_value: float | None = None  # upper limit of each element of a gradient, up and down
     schedule: Schedule | None = None
@@ -109,11 +133,15 @@ class Recipe:
         _number(self, "ema", "between 0 and 1", lambda decay: 0 < decay < 1, optional=True)
         _number(self, "min_delta", "that is finite", math.isfinite)
         _schedule(self)
-        for name, kinds in (("precision", Precision), ("compile", Switch), ("graph", Switch), ("onednn", Switch)):
+        for name, kinds in (("precision", Precision), ("compile", Compile), ("graph", Switch), ("onednn", Switch)):
             value = getattr(self, name)
             _require(value in get_args(kinds), f"{name}={value!r}; use one of {', '.join(get_args(kinds))}")
-        if not isinstance(self.activation_checkpointing, bool):
-            _names(self, "activation_checkpointing", "True, False or ")
+        _names(self, "full_precision")
+        gate = self.precision_gate
+        _require(gate is None or isinstance(gate, PrecisionGate), f"precision_gate={gate!r}; use PrecisionGate(…)")
+        _require(gate is None or self.precision == "auto", 'precision_gate needs precision="auto"')
+        if not isinstance(self.activation_checkpointing, bool) and self.activation_checkpointing != "auto":
+            _names(self, "activation_checkpointing", 'True, False, "auto" or ')
         self._check_scores_and_parts()
 
     def _check_scores_and_parts(self) -> None:

@@ -152,7 +152,8 @@ class Run:
         if mode is None:
             return None
         graph = mode.graph and self.parts.recorder is not None
-        return Mode(graph, mode.compiled and self.recipe.compile != "off", mode.way, mode.forked and graph)
+        compiled = mode.compiled and self.recipe.compile != "off"
+        return Mode(graph, compiled, mode.way, mode.forked and graph, mode.regions and compiled)
 
     def leave(self) -> None:
         if hasattr(self, "steps"):

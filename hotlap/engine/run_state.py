@@ -81,6 +81,7 @@ def state_of(run: Resumable) -> State:
         "format": FORMAT,
         "place": place,
         "about": about(run),
+        "precision": [run.recipe.precision, list(run.recipe.full_precision)],
         "model": dict(parts.model.state_dict()),
         "buffers": passing_buffers(parts.model),
         "loss": {} if parts.beside is None else dict(parts.beside.state_dict()),
@@ -134,7 +135,7 @@ def load_average(model: nn.Module, average: Average, state: State) -> None:
 
 
 def as_list(mode: Mode) -> list[Any]:
-    return [mode.graph, mode.compiled, list(mode.way), mode.forked]
+    return [mode.graph, mode.compiled, list(mode.way), mode.forked, mode.regions]
 
 
 def passing_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -238,8 +239,8 @@ def _place(saved: dict[str, Any]) -> Position:
     epochs = [EpochRecord(**record) for record in saved["epochs"]]
     mode = saved["mode"]
     if mode is not None:
-        graph, compiled, way, *forked = mode  # checkpoints from before there were forks have none
-        mode = Mode(graph, compiled, Way(*way), *forked)
+        graph, compiled, way, *others = mode  # forks and regions, which older checkpoints do not have
+        mode = Mode(graph, compiled, Way(*way), *others)
     return Position(**{**saved, "epochs": epochs, "mode": mode})
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from hotlap.engine.choice import ExecutionChoice, Mode, Trial, choose, compiled_loss, needs_no_trial
+from hotlap.engine.choice import ExecutionChoice, Mode, Trial, choose, compile_asked, compiled_loss, needs_no_trial
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry, part_of, part_of_order
 from hotlap.engine.order import order_of
@@ -18,6 +19,7 @@ from hotlap.engine.processes import Processes
 from hotlap.engine.processor import Way, present, ways_to_try
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recorder import Recorder, Work
+from hotlap.engine.regions import ByRegion, regions
 from hotlap.engine.seam import AnySource
 from hotlap.engine.snapshot import HostTraces, Snapshot
 from hotlap.engine.update import Found, LossOf, Update, beside
@@ -67,7 +69,7 @@ class Common:
         self.primed = False
         self.steps_ahead = 0
         self.prepare_seconds = 0.0
-        self._compiled: LossOf | None = None
+        self._compiled: dict[bool, LossOf] = {}  # as a whole, and by region
 
     def snapshot(self) -> Snapshot:
         update = self.update
@@ -82,9 +84,11 @@ class Common:
             return HostTraces(self.whole, self.device)
 
         parameters, ways = self.update.parameters, self._ways()
+        may_fork, has_regions = self._may_fork(), bool(regions(self.model))
         return Trial(
-            work, self.snapshot(), traces, parameters, self.recorder, windows, self.steps_ahead, ways, self._may_fork()
-        )
+            work, self.snapshot(), traces, parameters, self.recorder, windows, self.steps_ahead, ways, may_fork,
+            has_regions,
+        )  # fmt: skip
 
     def _may_fork(self) -> bool:
         """Return whether the step may fork: not where numbers are cast or the backward pass repeats a forward."""
@@ -100,7 +104,8 @@ class Common:
     def choose(self, work: Callable[[Mode], Work], windows: int, seconds: float) -> ExecutionChoice:
         """Choose how to run the step; `seconds` is what a step has taken so far."""
         if self.processes is not None:  # each process would measure, and choose, for itself
-            mode = self.wanted or Mode(compiled=self.recipe.compile == "on", way=present())
+            asked = compile_asked(self.recipe, bool(regions(self.model)))
+            mode = self.wanted or replace(asked, way=present())
             self.mode = mode
             self.say(f"step: {mode}, {self.processes.count} processes, {len(self.update.parameters)} tensors trained")
             return ExecutionChoice(mode, work(mode), "")
@@ -164,9 +169,12 @@ class Common:
             return Forks(lanes, self.update.parameters, self.update.unit, self.plain_loss)
         if not mode.compiled:
             return self.plain_loss
-        if self._compiled is None:
-            self._compiled = compiled_loss(self.plain_loss)
-        return self._compiled
+        if mode.regions not in self._compiled:
+            by_region = mode.regions and regions(self.model)
+            self._compiled[mode.regions] = (
+                ByRegion(self.plain_loss, by_region) if by_region else compiled_loss(self.plain_loss)
+            )
+        return self._compiled[mode.regions]
 
     def close(self) -> None:
         self.update.optimizer.zero_grad(set_to_none=True)

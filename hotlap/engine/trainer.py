@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from hotlap.engine import checkpoints, loop
+from hotlap.engine import activations, checkpoints, loop, precision
 from hotlap.engine.arguments import require_epochs, require_kinds, require_names
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import AnyCallback, Callbacks
-from hotlap.engine.checks import require_known, require_metrics, require_repeatable, require_shareable
+from hotlap.engine.checks import is_float32, require_known, require_metrics, require_repeatable, require_shareable
 from hotlap.engine.closing import close
 from hotlap.engine.data.given import AnyData, source_of
 from hotlap.engine.display import Shown, display_for
@@ -25,19 +24,19 @@ from hotlap.engine.errors import (
     DataElsewhere,
     EmptySplit,
     ExportFailed,
-    NothingToResume,
 )
 from hotlap.engine.evaluation import Evaluation, EvaluationByStep, inferring, predicted
-from hotlap.engine.export import export, scored
+from hotlap.engine.export import export
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log, Sink, to_stderr
 from hotlap.engine.metrics import Mean
 from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_captured
 from hotlap.engine.parts import Parts
+from hotlap.engine.precision import Precisions
 from hotlap.engine.processes import Distributed, Processes, join, local_device, require_alone
-from hotlap.engine.rate_range import Divergence, RateRange, rising
-from hotlap.engine.recipe import Phase, Recipe
+from hotlap.engine.rate_range import Divergence, RateRange, begin_at, rising
+from hotlap.engine.recipe import LOW, Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
 from hotlap.engine.records import History
 from hotlap.engine.recurrent import carrying, flatten, require_order
@@ -47,6 +46,7 @@ from hotlap.engine.several import AnyOptimizers, Several, each, one_optimizer
 from hotlap.engine.sharding import is_sharded, shard
 from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
 from hotlap.engine.torch_metrics import AnyMetric, own_metrics
+from hotlap.engine.twin import twin_of
 from hotlap.engine.update import Average, Forward, beside
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -106,9 +106,9 @@ class Trainer:
         if self.processes is not None and self.processes.shards:
             self._spread(self.processes)
             shard(model, each(self.optimizer), self.processes)
-        weights, precision = recipe.loss_weights, recipe.precision
         self._average: Average | None = None
-        self.forward = Forward(model, loss, step, inputs, weights, precision, recipe.channels_last)
+        weights, channels_last = recipe.loss_weights, recipe.channels_last
+        self.forward = Forward(model, loss, step, inputs, weights, recipe.precision, channels_last)
 
     @property
     def is_first(self) -> bool:
@@ -156,10 +156,15 @@ class Trainer:
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
         if valid is not None:
             require_order(self.model, False, self._evaluation_batch(), valid, "validation")
+        if self.recipe.precision == "auto":
+            self.recipe = precision.settled(self, train, state)
+            self.forward.dtype = LOW.get(self.recipe.precision)
+        if self.recipe.activation_checkpointing == "auto":
+            self.recipe = activations.settled(self, train)
         interrupts = Interrupts()
         with (
             own_stream(self.device),
-            computing(self.recipe),
+            self.precisely(),
             recomputing(self.model, self.recipe.activation_checkpointing, self.device),
             interrupts.deferred(),
         ):
@@ -199,7 +204,7 @@ class Trainer:
         assert source is not None
         require_order(self.model, False, self._evaluation_batch(), source, "validation")
         self._move()
-        with computing(self.recipe):
+        with self.precisely():
             if self.step is not None and not self.metrics:
                 with inferring(self.model):
                     return dict(self._by_step(source)(self.model))
@@ -217,7 +222,7 @@ class Trainer:
         assert source is not None
         require_order(self.model, False, self._evaluation_batch(), source, "prediction")
         self._move()
-        with computing(self.recipe):
+        with self.precisely():
             return predicted(self.forward, source, self._evaluation_batch(), self.device)
 
     def export(self, path: Path | str, data: AnyData) -> dict[str, float]:
@@ -225,8 +230,8 @@ class Trainer:
 
         Both take any number of rows.
 
-        The file is loaded again and computes all rows of `data`; it is kept if its outputs equal the model's. Return
-        the metrics of its outputs.
+        The file is loaded again and computes all rows of `data`; it is kept if its outputs and metrics equal the
+        model's. Return the metrics.
         """
         if self.processes is not None and self.processes.shards:
             raise ExportFailed(
@@ -236,8 +241,8 @@ class Trainer:
         source = self._source(data, "export", 1)
         assert source is not None
         self._move()
-        outputs = export(self.model, source, self.inputs, self._evaluation_batch(), self.device, Path(path))
-        return scored(outputs, self.inputs, self.metrics)
+        batch, metrics = self._evaluation_batch(), self.metrics
+        return export(self.model, source, self.inputs, batch, self.device, Path(path), metrics)
 
     def try_learning_rates(self, data: AnyData, low: float = 1e-6, high: float = 1.0, steps: int = 100) -> RateRange:
         """Train copies of model and optimizer for some steps with a rising learning rate, until the loss diverges.
@@ -246,17 +251,31 @@ class Trainer:
         """
         if self.processes is not None and self.processes.shards:
             raise BadRecipe("weights that are shared out cannot be copied; try learning rates in one process")
-        model, optimizer, loss, step = copy.deepcopy((self.model, self.optimizer, self.loss, self.step))
-        recipe, seen = rising(self.recipe, optimizer, low, high, steps), Divergence()
-        options = {"inputs": self.inputs, "step": step, "callbacks": [seen], "say": _unheard, "device": self.device}
+        seen = Divergence()
+        twin = twin_of(self, rising(self.recipe, low, high, steps), [seen])
+        begin_at(twin.optimizer, low)
         before = random_states()
         try:
-            history = Trainer(model, loss, optimizer, recipe, **options).fit(data, epochs=steps)  # type: ignore[arg-type]
+            history = twin.fit(data, epochs=steps)
         finally:
             set_random_states(before)
         return RateRange(tuple(record.learning_rate for record in history.epochs), tuple(seen.losses))
 
+    def try_precisions(self, data: AnyData) -> Precisions:
+        """Time a training step in each precision, on copies; nothing changes. The recipe's gate, if any, must pass."""
+        source = self._source(data, "training", 2)
+        assert source is not None
+        return precision.tried(self, source)
+
     # Making a run
+
+    @contextlib.contextmanager
+    def precisely(self) -> Iterator[None]:
+        """Compute as the recipe says, within the block."""
+        low = self.recipe.precision in LOW
+        names = self.recipe.full_precision if low else ()
+        with computing(self.recipe), precision.in_float32(self.model, names, self.device):
+            yield
 
     def _check(self, split: AnySource | None, name: str) -> None:
         if split is None:
@@ -273,27 +292,15 @@ class Trainer:
     def _source(self, data: AnyData | None, name: str, passes: int) -> AnySource | None:
         if data is None:
             return None
-        source = source_of(data, name, self.recipe, passes, self.device, self.say)
+        source = source_of(data, name, self.recipe, passes, self.device, self.say, is_float32(self.model))
         self._check(source, name)
         return source
 
     def _checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
         if self.processes is None:
-            return self._own_checkpoint(resume)
-        return self.processes.from_first(lambda: self._own_checkpoint(resume))  # other machines may not see the folder
-
-    def _own_checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
-        own = self.recipe.checkpoints
-        last = None if own is None else Path(own.folder) / checkpoints.LAST
-        if last is None and (resume is True or resume == "auto"):
-            raise NothingToResume(f"resume={resume!r} needs a recipe with checkpoints=Checkpoints(folder)")
-        if resume == "auto":
-            assert last is not None
-            resume = last.exists()
-        path = last if resume is True else None if resume is False else Path(resume)
-        if own is not None and not own.replace and (path is None or path.parent != Path(own.folder)):
-            checkpoints.require_free(Path(own.folder))
-        return (None, None) if path is None else (checkpoints.load(path), path)
+            return checkpoints.to_resume(self.recipe.checkpoints, resume)
+        own = self.recipe.checkpoints  # other machines may not see the folder
+        return self.processes.from_first(lambda: checkpoints.to_resume(own, resume))
 
     def _phases(self, epochs: int | None) -> tuple[Phase, ...]:
         require_epochs(epochs)

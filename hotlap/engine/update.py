@@ -23,6 +23,7 @@ from hotlap.engine.geometry import Sizes
 from hotlap.engine.metrics import Metric
 from hotlap.engine.optimizers import Clipping, LearningRates, can_clip, clip_each, clip_shards, clip_together
 from hotlap.engine.processes import GradientSum, Processes
+from hotlap.engine.recipe import LOW
 from hotlap.engine.seam import Batch
 from hotlap.engine.several import Several, each
 from hotlap.engine.sharding import held, is_sharded
@@ -34,7 +35,6 @@ Found = tuple[
 ]  # by name, "loss" being what is minimised; outputs and targets where metrics need them
 LossOf = Callable[[Any], Found]  # of a batch, or of where to gather it
 ROUNDING = 2.0**-25  # of float32
-LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Forward:

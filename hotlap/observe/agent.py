@@ -19,6 +19,7 @@ from hotlap.observe import span, surroundings
 from hotlap.observe import tape as t
 from hotlap.observe.agent_state import AgentState
 from hotlap.observe.backwards import Backwards
+from hotlap.observe.batch_sizes import resize_batches
 from hotlap.observe.feed import feed_one_batch
 from hotlap.observe.followed import FOLLOW_SECONDS
 from hotlap.observe.loaders import batch_size_of, called_with
@@ -86,6 +87,8 @@ class Agent(AgentState):
         self.backwards.begin()
         if self.session.ceiling:
             feed_one_batch(seams)
+        if self.session.resized:
+            resize_batches(self.torch, seams, *self.session.resized)
         gc.callbacks.append(self._collecting)
         seams.ledger.later(lambda: gc.callbacks.remove(self._collecting))
         span.record_to(self)

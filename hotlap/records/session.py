@@ -32,3 +32,4 @@ class Session:
     speaker: int | None = None  # the process that says at its end why nothing was applied
     ears: tuple[int, ...] = ()  # device and inode of the stderr to print to; empty: any
     early: str | None = None  # "package.module:function", called with (session) before the program's first line
+    resized: tuple[int, ...] = ()  # batch sizes: that of the program's training loader, and the one to give it

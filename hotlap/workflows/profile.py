@@ -72,7 +72,7 @@ def profile(options: ProfileOptions, on_stage: OnStage) -> Profile:
     if options.on_created is not None:
         options.on_created(run)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    observation, ending = _observe(options, run, OBSERVING, on_stage)
+    observation, ending = observe(options, run, OBSERVING, on_stage)
     try:
         return _finish(options, run, replace(observation, started=started), ending, on_stage)
     except RunFolderUnwritable as error:
@@ -107,11 +107,17 @@ def _diagnosis(observation: Observation) -> Diagnosis:
     return diagnose(observation, scan)
 
 
-def _observe(
-    options: ProfileOptions, run: store.Run, stage: str, on_stage: OnStage, ceiling: bool = False
+def observe(
+    options: ProfileOptions,
+    run: store.Run,
+    stage: str,
+    on_stage: OnStage,
+    ceiling: bool = False,
+    resized: tuple[int, ...] = (),
 ) -> tuple[Observation, CommandExit]:
+    """Run the command once and return what was seen; `resized` is as in Session."""
     folder = run.folder / stage
-    session = _session(options, folder, ceiling)
+    session = replace(_session(options, folder, ceiling), resized=resized)
     session_file = store.keep_session(folder, session)
     before = CoreSeconds.now()
     ending, watch = supervise(
@@ -160,7 +166,7 @@ def _ceiling(options: ProfileOptions, observation: Observation, run: store.Run, 
     if reason is not None:
         return Ceiling(samples_per_second=None, step_ms=(), note=reason)
     try:
-        seen, _ = _observe(replace(options, trace=False), run, CEILING, on_stage, ceiling=True)
+        seen, _ = observe(replace(options, trace=False), run, CEILING, on_stage, ceiling=True)
     except HotlapError as error:
         return Ceiling(samples_per_second=None, step_ms=(), note=f"the second run made no training step: {error}")
     ceiling = Ceiling(samples_per_second=seen.samples_per_second, step_ms=seen.step_ms, note=None)

@@ -84,13 +84,6 @@ def test_rejects_a_validation_split_that_ends_early():
         trainer(model, sgd(model), evaluation_batch=16).fit(FEW, EndsEarly(INPUTS, TARGETS), epochs=1)
 
 
-@pytest.mark.parametrize("module", ["ray.data.dataset", "nvidia.dali.plugin.pytorch"])
-def test_names_the_way_for_pipelines_of_others(module):
-    model, pipeline = network(), type("Pipeline", (), {"__module__": module, "__iter__": lambda self: iter(())})()
-    with pytest.raises(BadRecipe, match=r"the training split is a Pipeline of .*wrap .* in an IterableDataset"):
-        trainer(model, sgd(model)).fit(pipeline, epochs=1)
-
-
 DATASET = TensorDataset(INPUTS, TARGETS)
 
 

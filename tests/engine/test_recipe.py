@@ -36,7 +36,7 @@ from hotlap.engine.errors import BadRecipe
         ({"checkpoints": "folder"}, "checkpoints='folder'; use Checkpoints(folder) or None"),
         (
             {"activation_checkpointing": "0"},
-            "activation_checkpointing='0'; use True, False or a tuple of names: ('0',)",
+            "activation_checkpointing='0'; use True, False, \"auto\" or a tuple of names: ('0',)",
         ),
         ({"activation_checkpointing": 3}, "activation_checkpointing=3; use"),
         ({"monitor": 3}, "monitor=3; use a score's name"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hotlap.engine import RMSE, order, steps
+from hotlap.engine import RMSE, Mean, export, order, steps
 from hotlap.engine.errors import BadRecipe, ExportFailed
 from tests.engine.training import Net, Rows, Stream, fitted, numbers, trainer
 
@@ -93,16 +92,48 @@ def test_a_model_that_cannot_be_exported_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_an_onnx_file_computes_the_same(tmp_path):
-    """Without its packages, what they are is said."""
+    import onnxruntime
+
     made, history = fitted(model=Several, loss=lambda outputs, targets: (outputs.twice - targets).square().mean(),
                            metrics={"rmse": RMSE(of=lambda outputs, targets: (outputs.twice, targets))})  # fmt: skip
-    if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        with pytest.raises(ExportFailed, match=r"ONNX files need .*onnx.*; type: pip install onnx"):
-            made.export(tmp_path / "net.onnx", Rows(*numbers(seed=1)))
-        return
     assert made.export(tmp_path / "net.onnx", Rows(*numbers(seed=1))) == pytest.approx(history.last.scores, rel=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    for rows in (1, 7):  # another number of rows than it was written with
+        outputs = session.run(None, {session.get_inputs()[0].name: INPUTS[:rows].numpy()})
+        expected = made.predict(INPUTS[:rows])
+        torch.testing.assert_close(torch.from_numpy(outputs[0]), expected[0], atol=1e-4, rtol=1e-4)
+
+
+def test_names_the_packages_that_a_format_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    with pytest.raises(ExportFailed, match=r"\.onnx files need onnx, onnxscript, onnxruntime; type: pip install onnx"):
+        trainer().export(tmp_path / "net.onnx", (INPUTS, TARGETS))
+
+
+def test_a_file_with_another_score_is_not_kept(tmp_path, monkeypatch):
+    """An output near the border of two classes may fall on the other side of it, within what outputs may differ by."""
+    made = trainer(metrics={"above": Mean(lambda outputs, targets: (outputs > 0).float(), higher_is_better=True)})
+    load = torch.export.load
+    with torch.no_grad():
+        made.model.head.bias -= made.predict(INPUTS).median()
+    shift = 1e-4 * float(made.predict(INPUTS).abs().max())
+
+    class Wrong:
+        def __init__(self, path):
+            self.found = load(path).module()
+
+        def module(self):
+            return lambda inputs: self.found(inputs) + shift
+
+    with torch.no_grad():
+        made.model.head.bias -= shift / 2
+    monkeypatch.setattr(torch.export, "load", Wrong)
+    with pytest.raises(ExportFailed, match=r"above of the exported model is 0\.\d+, but 0\.\d+ of the model"):
+        made.export(tmp_path / "net.pt2", (INPUTS, TARGETS))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):

@@ -11,12 +11,12 @@ from hotlap.engine.data.placement import compact, resident
 from hotlap.engine.data.readers import Arrays, ChainReader, Column, NpyFolder, Reader, ZipReader, load_all
 from hotlap.engine.data.sources import ConcatSource, MapSource, Subset, Tensors, mapped, split, subset
 from hotlap.engine.data.stream import Stream
-from hotlap.engine.data.tables import Arrow, Csv, Parquet
+from hotlap.engine.data.tables import Arrow, Csv, Folder, Parquet
 from hotlap.engine.data.windows import CarriedWindows, Windows
 
 __all__ = [
     "Arrays", "Arrow", "Cache", "CarriedWindows", "ChainReader", "Column", "ConcatSource", "Csv", "DataError",
-    "DataMismatch", "DataUnreadable", "EmptySplit", "Hdf5", "Loader", "MapSource", "NoDevice", "NpyFolder",
+    "DataMismatch", "DataUnreadable", "EmptySplit", "Folder", "Hdf5", "Loader", "MapSource", "NoDevice", "NpyFolder",
     "PackageMissing", "Parquet", "Reader", "Stream", "Subset", "Tensors", "Windows", "ZipReader", "bits", "compact",
     "grams_in", "load_all", "mapped", "ngrams", "resident", "split", "stored", "subset",
 ]  # fmt: skip

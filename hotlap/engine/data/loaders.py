@@ -6,7 +6,6 @@ the middle of an epoch, and several processes share an epoch, without the loader
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,11 +27,12 @@ from torch.utils.data import (
 )
 
 from hotlap.engine.data.errors import DataMismatch
+from hotlap.engine.data.iterables import IterableStream, moved, seeded, tensors_in
 from hotlap.engine.data.memory import Room, in_words, measured
 from hotlap.engine.data.sources import Tensors, require_rows
 from hotlap.engine.order import epoch_order, seed_of
 from hotlap.engine.seam import Batch
-from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
+from hotlap.engine.snapshot import random_states
 
 PROBED_ROWS = 16
 PROBE_SECONDS = 1.0  # at most, once four rows are fetched
@@ -78,6 +78,8 @@ class LoaderStream:
     anew in each epoch, seeded by seed and epoch.
     """
 
+    narrows = False  # float64 to float32
+
     def __init__(self, loader: DataLoader[Any], columns: Sequence[str] | None = None) -> None:
         if type(loader.batch_sampler) is not BatchSampler:
             raise DataMismatch(
@@ -119,7 +121,7 @@ class LoaderStream:
         with seeded(self.seed):  # workers get their seed here
             fetched = iter(self._loader())
         for batch in fetched:
-            yield moved(tensors_in(batch, self.columns), device)
+            yield moved(tensors_in(batch, self.columns), device, self.narrows)
 
     def start(self) -> None:
         """Start the workers while nothing is captured yet: a process forked later would end with the graphs in it."""
@@ -152,47 +154,6 @@ class LoaderStream:
         return self._fetcher
 
 
-class IterableStream:
-    """The batches of an iterable dataset as they come. It decides its order itself, and `rows` are taken each epoch."""
-
-    def __init__(self, loader: DataLoader[Any], rows: int | None, columns: Sequence[str] | None = None) -> None:
-        self.loader, self.columns, self.seed = loader, columns, 0
-        self.batch_size, self.drop_last = loader.batch_size, loader.drop_last
-        self.rows = require_rows(length_of(loader.dataset) if rows is None else rows, "the dataset")
-
-    def order(self, seed: int, epoch: int) -> Tensor:
-        self.seed = seed_of(seed, epoch)
-        set_epoch = getattr(self.loader.dataset, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
-        return torch.arange(self.rows)
-
-    def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterator[Batch]:
-        if not len(order):
-            return
-        done, count = int(order[0]) // batch_size, -(-len(order) // batch_size)
-        with seeded(self.seed):
-            fetched = iter(self.loader)
-        for number, batch in enumerate(itertools.islice(fetched, done, done + count)):
-            wanted = min(batch_size, len(order) - number * batch_size)
-            tensors = tensors_in(batch, self.columns)
-            if len(tensors[0]) < wanted:
-                break
-            if wanted < batch_size:  # the rows of an epoch end within this batch
-                tensors = tuple(tensor[:wanted] for tensor in tensors)
-            yield moved(tensors, device)
-
-
-def length_of(dataset: Any) -> int:
-    try:
-        return len(dataset)
-    except TypeError as error:
-        raise DataMismatch(
-            f"{type(dataset).__name__} does not say how many rows it has; "
-            "use Loader(data, rows=…) with as many as an epoch should have"
-        ) from error
-
-
 def fixed_indices(sampler: Any, rows: int) -> Sequence[int] | None:
     """Return the rows that the sampler chooses in every epoch, or None if they change."""
     if type(sampler) is SubsetRandomSampler:
@@ -203,55 +164,16 @@ def fixed_indices(sampler: Any, rows: int) -> Sequence[int] | None:
     return range(rows) if is_whole else None
 
 
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the random streams within the block; the training's own continue after it as if nothing was drawn."""
-    before = random_states()
-    seed_streams(seed)
-    try:
-        yield
-    finally:
-        set_random_states(before)
-
-
-def tensors_in(batch: Any, columns: Sequence[str] | None) -> Batch:
-    """Return the tensors of a batch in their order, from tuples, lists and dicts."""
-    if columns is not None:
-        missing = [name for name in columns if not isinstance(batch, Mapping) or name not in batch]
-        if missing:
-            has = ", ".join(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
-            raise DataMismatch(f"a batch has no column {missing[0]!r}; it has: {has}")
-        batch = [batch[name] for name in columns]
-    return tuple(_leaves(batch, "the batch"))
-
-
-def _leaves(value: Any, where: str) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        yield torch.from_numpy(value)
-    elif isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _leaves(part, f"its column {name!r}")
-    elif isinstance(value, list | tuple):
-        for number, part in enumerate(value):
-            yield from _leaves(part, f"entry {number} of {where}")
-    else:
-        raise DataMismatch(
-            f"{where} holds {type(value).__name__}, not tensors; leave it out with Loader(data, columns=…), "
-            "or make it a number in the dataset or in collate_fn"
-        )
-
-
-def moved(batch: Batch, device: torch.device) -> Batch:
-    return tuple(tensor.to(device, non_blocking=True) for tensor in batch)
-
-
-def place(given: Loader, loader: DataLoader[Any], passes: int, device: torch.device) -> tuple[Any, str]:
+def place(
+    given: Loader, loader: DataLoader[Any], passes: int, device: torch.device, narrows: bool = False
+) -> tuple[Any, str]:
     """Return a source for so many passes over the rows, and why it is that one."""
     if isinstance(loader.dataset, IterableDataset):
-        return IterableStream(loader, given.rows, given.columns), "taken as it comes, since it is iterable"
+        as_it_comes = IterableStream(loader, given.rows, given.columns)
+        as_it_comes.narrows = narrows
+        return as_it_comes, "taken as it comes, since it is iterable"
     stream = LoaderStream(loader, given.columns)
+    stream.narrows = narrows
     if given.keep is False:
         return stream, "fetched by its loader, as keep=False says"
     if not stream.is_fixed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from hotlap.engine.data.errors import DataMismatch, DataUnreadable, optional
 from hotlap.engine.data.hdf5 import runs
-from hotlap.engine.data.readers import Array, Column
+from hotlap.engine.data.readers import Array, ChainReader, Column
 
 KEEP_BYTES = 256 * 2**20
 Name = str | tuple[str, ...]
@@ -183,6 +183,21 @@ class Csv(RowGroups):
 
     def _decode(self, group: int) -> Any:
         return self.table
+
+
+class Folder(ChainReader):
+    """Columns of all CSV, Parquet and Arrow files of a folder, one after the other by name. All have the same kind."""
+
+    def __init__(self, path: Path | str, *columns: Name) -> None:
+        files = sorted(file for file in Path(path).iterdir() if file.suffix in KINDS) if Path(path).is_dir() else []
+        kinds = {KINDS[file.suffix] for file in files}
+        if len(kinds) != 1:
+            found = "files of several kinds" if kinds else "no .csv, .parquet, .arrow or .feather file"
+            raise DataUnreadable(path, f"there is {found} in this folder")
+        super().__init__(*(kind(file, *columns) for kind in kinds for file in files))
+
+
+KINDS: dict[str, Callable[..., RowGroups]] = {".csv": Csv, ".parquet": Parquet, ".arrow": Arrow, ".feather": Arrow}
 
 
 def known(path: Path, requested: Sequence[Name], names: Sequence[str]) -> list[Name]:

@@ -1,0 +1,151 @@
+"""Data that decides its order itself: iterable datasets, and what other packages yield. It is taken as it comes.
+
+An epoch takes `rows` rows, in batches of any size: where the data brings others, they are joined and cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from hotlap.engine.data.errors import DataMismatch
+from hotlap.engine.data.sources import require_rows
+from hotlap.engine.order import seed_of
+from hotlap.engine.seam import Batch
+from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
+
+
+class IterableStream:
+    """The batches of an iterable dataset as they come. It decides its order itself, and `rows` are taken each epoch."""
+
+    narrows = False  # float64 to float32
+
+    def __init__(self, loader: DataLoader[Any], rows: int | None, columns: Sequence[str] | None = None) -> None:
+        self.loader, self.columns, self.seed = loader, columns, 0
+        self.batch_size, self.drop_last = loader.batch_size, loader.drop_last
+        self.rows = require_rows(length_of(loader.dataset) if rows is None else rows, "the dataset")
+
+    def order(self, seed: int, epoch: int) -> Tensor:
+        self.seed = seed_of(seed, epoch)
+        set_epoch = getattr(self.loader.dataset, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+        return torch.arange(self.rows)
+
+    def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterator[Batch]:
+        if not len(order):
+            return
+        with contextlib.closing(self.fetched(batch_size)) as fetched:
+            batches = (tensors_in(batch, self.columns) for batch in fetched)
+            for batch in in_sizes(batches, int(order[0]), sizes_of(len(order), batch_size)):
+                yield moved(batch, device, self.narrows)
+
+    def fetched(self, batch_size: int) -> Generator[Any, None, None]:
+        """Yield an epoch's batches from its beginning on, of this size or of another."""
+        with seeded(self.seed):
+            batches = iter(self.loader)
+        yield from batches
+
+
+def sizes_of(rows: int, batch_size: int) -> list[int]:
+    return [min(batch_size, rows - first) for first in range(0, rows, batch_size)]
+
+
+def in_sizes(batches: Iterator[Batch], skipped: int, sizes: Sequence[int]) -> Iterator[Batch]:
+    """Yield batches of these sizes, from the row after `skipped` on, until the batches given end.
+
+    One whose tensors differ in their first dimension, such as sequences laid out by step, is neither joined nor cut.
+    """
+    held: list[Batch] = []
+    for wanted in sizes:
+        while sum(map(rows_of, held)) < wanted:
+            batch = next(batches, None)
+            if batch is None:
+                return
+            if not is_by_row(batch):
+                if skipped:
+                    skipped -= sizes[0]
+                    continue
+                held = [batch]
+                break
+            left_out = min(skipped, rows_of(batch))
+            skipped -= left_out
+            held += [tuple(tensor[left_out:] for tensor in batch)] if left_out < rows_of(batch) else []
+        whole = held[0] if len(held) == 1 else tuple(torch.cat(parts) for parts in zip(*held, strict=True))
+        fits = not is_by_row(whole) or rows_of(whole) == wanted
+        yield whole if fits else tuple(tensor[:wanted] for tensor in whole)
+        held = [] if fits else [tuple(tensor[wanted:] for tensor in whole)]
+
+
+def rows_of(batch: Batch) -> int:
+    return len(batch[0])
+
+
+def is_by_row(batch: Batch) -> bool:
+    return all(len(tensor) == len(batch[0]) for tensor in batch)
+
+
+def length_of(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except TypeError as error:
+        raise DataMismatch(
+            f"{type(dataset).__name__} does not say how many rows it has; "
+            "use Loader(data, rows=…) with as many as an epoch should have"
+        ) from error
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the random streams within the block; the training's own continue after it as if nothing was drawn."""
+    before = random_states()
+    seed_streams(seed)
+    try:
+        yield
+    finally:
+        set_random_states(before)
+
+
+def tensors_in(batch: Any, columns: Sequence[str] | None) -> Batch:
+    """Return the tensors of a batch in their order, from tuples, lists and dicts."""
+    if columns is not None:
+        missing = [name for name in columns if not isinstance(batch, Mapping) or name not in batch]
+        if missing:
+            has = ", ".join(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+            raise DataMismatch(f"a batch has no column {missing[0]!r}; it has: {has}")
+        batch = [batch[name] for name in columns]
+    return tuple(_leaves(batch, "the batch"))
+
+
+def _leaves(value: Any, where: str) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        yield torch.from_numpy(value)
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _leaves(part, f"its column {name!r}")
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            yield from _leaves(part, f"entry {number} of {where}")
+    else:
+        raise DataMismatch(
+            f"{where} holds {type(value).__name__}, not tensors; leave it out with Loader(data, columns=…), "
+            "or make it a number in the dataset or in collate_fn"
+        )
+
+
+def moved(batch: Batch, device: torch.device, narrows: bool = False) -> Batch:
+    """Move a batch to the device; with `narrows`, float64 becomes float32 before."""
+    return tuple((tensor.float() if narrows and is_wide(tensor) else tensor).to(device, non_blocking=True)
+                 for tensor in batch)  # fmt: skip
+
+
+def is_wide(tensor: Tensor) -> bool:
+    return tensor.dtype is torch.float64
