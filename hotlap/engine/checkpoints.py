@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hotlap.engine.errors import CheckpointDamaged, CheckpointNotWritten, CheckpointsInTheWay, NothingToResume
+from hotlap.engine.recipe import Checkpoints
 from hotlap.engine.sharding import is_sharded
 
 FORMAT = 1
@@ -56,6 +57,20 @@ def require_free(folder: Path) -> None:
             'continue it with fit(…, resume="auto"), use another folder, or overwrite it with '
             "Checkpoints(folder, replace=True)"
         )
+
+
+def to_resume(own: Checkpoints | None, resume: bool | Path | str) -> tuple[State | None, Path | None]:
+    """Return the checkpoint that a run continues, and its path; None for a run that begins, in a folder of its own."""
+    last = None if own is None else Path(own.folder) / LAST
+    if last is None and (resume is True or resume == "auto"):
+        raise NothingToResume(f"resume={resume!r} needs a recipe with checkpoints=Checkpoints(folder)")
+    if resume == "auto":
+        assert last is not None
+        resume = last.exists()
+    path = last if resume is True else None if resume is False else Path(resume)
+    if own is not None and not own.replace and (path is None or path.parent != Path(own.folder)):
+        require_free(Path(own.folder))
+    return (None, None) if path is None else (load(path), path)
 
 
 class Writer:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.data.memory import Room, in_words, measured
 from hotlap.engine.data.sources import Tensors, require_rows
 from hotlap.engine.order import epoch_order, seed_of
+from hotlap.engine.processes import rank_here
 from hotlap.engine.seam import Batch
 from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
 
@@ -116,7 +118,7 @@ class LoaderStream:
         indices = self.indices if self.indices is not None else self._drawn(0)
         pieces = [[indices[row] for row in piece.tolist()] for piece in torch.split(order, batch_size)]
         self._pieces[:] = pieces[:-1] if drop_last and pieces and len(pieces[-1]) < batch_size else pieces
-        with seeded(self.seed):  # workers get their seed here
+        with seeded(self.seed + rank_here()):  # workers get their seed here
             fetched = iter(self._loader())
         for batch in fetched:
             yield moved(tensors_in(batch, self.columns), device)
@@ -125,7 +127,7 @@ class LoaderStream:
         """Start the workers while nothing is captured yet: a process forked later would end with the graphs in it."""
         if self.loader.num_workers:
             self._pieces.clear()
-            with seeded(self.seed):
+            with seeded(self.seed + rank_here()):
                 iter(self._loader())
 
     def _loader(self) -> DataLoader[Any]:
@@ -153,11 +155,15 @@ class LoaderStream:
 
 
 class IterableStream:
-    """The batches of an iterable dataset as they come. It decides its order itself, and `rows` are taken each epoch."""
+    """The batches of an iterable dataset as they come. It decides its order itself, and `rows` are taken each epoch.
+
+    Several processes each read all of it and keep their part, which needs the same rows in all of them.
+    """
 
     def __init__(self, loader: DataLoader[Any], rows: int | None, columns: Sequence[str] | None = None) -> None:
         self.loader, self.columns, self.seed = loader, columns, 0
         self.batch_size, self.drop_last = loader.batch_size, loader.drop_last
+        self.beginning: int | None = None  # a checksum of the first batch that came
         self.rows = require_rows(length_of(loader.dataset) if rows is None else rows, "the dataset")
 
     def order(self, seed: int, epoch: int) -> Tensor:
@@ -168,19 +174,46 @@ class IterableStream:
         return torch.arange(self.rows)
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterator[Batch]:
-        if not len(order):
-            return
-        done, count = int(order[0]) // batch_size, -(-len(order) // batch_size)
+        """Yield the rows at these places of the stream, which ascend: what lies between them is read and left out.
+        Where they begin again at the end, for a batch that only stands in, the last one is repeated.
+        """
+        pieces, waiting, first = iter(torch.split(order, batch_size)), [], 0
+        wanted = next(pieces, order)
         with seeded(self.seed):
-            fetched = iter(self.loader)
-        for number, batch in enumerate(itertools.islice(fetched, done, done + count)):
-            wanted = min(batch_size, len(order) - number * batch_size)
+            fetched = iter(self.loader if len(order) else ())
+        for batch in fetched:
             tensors = tensors_in(batch, self.columns)
-            if len(tensors[0]) < wanted:
-                break
-            if wanted < batch_size:  # the rows of an epoch end within this batch
-                tensors = tuple(tensor[:wanted] for tensor in tensors)
-            yield moved(tensors, device)
+            self.beginning = checksum(tensors) if self.beginning is None else self.beginning
+            end = first + len(tensors[0])
+            while len(wanted) and int(wanted[0]) < end:
+                here = wanted[wanted < end]
+                waiting.append(chosen(tensors, here - first))
+                wanted = wanted[len(here) :]
+                if not len(wanted):
+                    complete = moved(joined(waiting), device)
+                    yield complete
+                    waiting, wanted = [], next(pieces, order[:0])
+                    if len(wanted) and wanted[0] <= here[-1]:
+                        yield complete
+                        return
+            if not len(wanted):
+                return
+            first = end
+
+
+def chosen(batch: Batch, rows: Tensor) -> Batch:
+    """Return rows of a batch without a copy where they lie next to each other."""
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    if last - first == len(rows):
+        return batch if len(rows) == len(batch[0]) else tuple(tensor[first:last] for tensor in batch)
+    return tuple(tensor[rows] for tensor in batch)
+
+
+def checksum(batch: Batch) -> int:
+    number = 0
+    for tensor in batch:
+        number = zlib.crc32(tensor.detach().cpu().contiguous().view(torch.uint8).numpy(), number)
+    return number
 
 
 def length_of(dataset: Any) -> int:
@@ -327,8 +360,8 @@ class Probe:
         return None
 
 
-def joined(rows: Iterable[Batch]) -> Batch:
-    return tuple(torch.cat(columns) for columns in zip(*rows, strict=True))
+def joined(rows: Sequence[Batch]) -> Batch:
+    return rows[0] if len(rows) == 1 else tuple(torch.cat(columns) for columns in zip(*rows, strict=True))
 
 
 def same_batch(first: Batch, second: Batch) -> bool:
