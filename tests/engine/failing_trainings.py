@@ -1,47 +1,50 @@
-"""Trainings of several processes that fail, which test_failing_processes.py runs under torchrun."""
+"""Trainings of several processes that fail, are killed or are on two machines; forked_launches.py launches them."""
 
 from __future__ import annotations
 
 import os
-import sys
+import signal
 import time
-import warnings
-from pathlib import Path
 
 import torch
 
 from hotlap.engine import RMSE, Callback, Checkpoints, Mean
-from tests.engine.shared_trainings import Plain
+from tests.engine.shared_trainings import Plain, joined
 from tests.engine.training import Rows, Stream, fitted, numbers, trainer
 
-RANK = int(os.environ.get("RANK", "0"))
+
+def rank():
+    return int(os.environ["RANK"])
 
 
-def breaks_in_second(number, batch):
-    if RANK == 1 and number == 2:
-        raise ValueError("row 37 cannot be read")
-    return batch
+def attempt():
+    return int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 
 def dataset(folder):
+    def breaks_in_second(number, batch):
+        if rank() == 1 and number == 2:
+            raise ValueError("row 37 cannot be read")
+        return batch
+
     fitted(model=Plain, distributed="ddp", train=Stream(*numbers(), altered=breaks_in_second))
 
 
 class Breaks(Callback):
     def epoch(self, training, record):
-        if RANK == 1:
+        if rank() == 1:
             raise ValueError("the callback of process 1 broke")
 
 
 def callback(folder):
     """While shards are written, to which all processes contribute."""
     kept = Checkpoints(folder / "shards", steps=1)
-    fitted(model=Plain, distributed="fsdp", callbacks=[Breaks()], checkpoints=kept)
+    fitted(model=Plain, distributed="fsdp", callbacks=[Breaks()], resume="auto", checkpoints=kept)
 
 
 def metric(folder):
     def broken(outputs, targets):
-        if RANK == 1:
+        if rank() == 1:
             raise ValueError("the metric of process 1 broke")
         return (outputs - targets).abs()
 
@@ -54,7 +57,7 @@ def shapes(folder):
     fitted(model=Plain, distributed="ddp", train=Rows(inputs, targets.squeeze(1)))
 
 
-def in_the_way(folder):
+def occupied(folder):
     (folder / "kept").mkdir(exist_ok=True)
     (folder / "kept" / "last.pt").touch()
     fitted(model=Plain, distributed="ddp", checkpoints=Checkpoints(folder / "kept"))
@@ -71,10 +74,11 @@ def forgotten(folder):
 
 
 def different(folder):
-    fitted(model=Plain, distributed="ddp", train=Rows(*numbers(70 + RANK)))
+    fitted(model=Plain, distributed="ddp", train=Rows(*numbers(70 + rank())))
 
 
-def evaluated_alone(folder):
+def lonely(folder):
+    """Only the first process evaluates."""
     made = trainer(model=Plain, distributed="ddp", metrics={"rmse": RMSE()})
     made.fit(Rows(*numbers()), None, 1)
     if made.is_first:
@@ -82,19 +86,45 @@ def evaluated_alone(folder):
 
 
 def endless(folder):
-    """A training that only a signal ends: a step takes a fifth of a second, and the losses are never looked at."""
+    """Only a signal ends it: nobody looks at the losses, and an epoch takes long."""
 
     class Slow(Plain):
         def forward(self, inputs):
-            time.sleep(0.1 * self.training)
-            (folder / f"trains-{RANK}").touch()
+            time.sleep(0.05)
+            (folder / f"trains-{rank()}").touch()
             return super().forward(inputs)
 
-    kept = Checkpoints(folder / "kept")
-    fitted(model=Slow, distributed=os.environ["WAY"], epochs=10_000, log_every=10**9, resume="auto", checkpoints=kept)
+    options = {"train": Rows(*numbers(16_000)), "log_every": 10**9, "checkpoints": Checkpoints(folder / "kept")}
+    fitted(model=Slow, distributed="ddp", resume="auto", **options)
 
 
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    globals()[sys.argv[1]](Path(sys.argv[2]))
+MOMENTS = ((1, 2), (0, 7), (1, 12))  # which process dies at which step, in the first three attempts
+
+
+def killed(folder):
+    """Dropout and running statistics are part of what continues; a checkpoint is written after each step."""
+    found = {way: (joined(*fitted(distributed=way)), killed_again(folder, way)) for way in ("ddp", "fsdp")}
+    torch.save(found, folder / f"rank-{rank()}.pt")
+
+
+def killed_again(folder, way):
+    began = folder / f"{way}-began-in"
+    if rank() == 0 and not began.exists():
+        began.write_text(str(attempt()))
+
+    class Dying(Callback):
+        def step(self, training, record):
+            number = attempt() - int(began.read_text())
+            if number < len(MOMENTS) and (rank(), training.step) == MOMENTS[number]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    options = {"log_every": 1, "callbacks": [Dying()], "checkpoints": Checkpoints(folder / way, steps=1)}
+    return joined(*fitted(distributed=way, resume="auto", **options))
+
+
+def on_two_machines(folder):
+    """Each has a folder of its own, which the other does not see."""
+    own = folder / f"machine-{os.environ['GROUP_RANK']}"
+    fitted(model=Plain, distributed="ddp", epochs=1, checkpoints=Checkpoints(own))
+    found = joined(*fitted(model=Plain, distributed="ddp", epochs=3, resume="auto", checkpoints=Checkpoints(own)))
+    torch.save(found, folder / f"rank-{rank()}.pt")
