@@ -143,6 +143,10 @@ class Writer:
                 self._write(state, ready, names)
                 if not self.failed:
                     self._remove(outdated)
+            except Exception as error:  # noqa: BLE001 - `close` waits for this thread
+                self.failed |= {
+                    name: f"no checkpoint could be written to {self.folder / name}: {error}" for name in names
+                }
             finally:
                 self._queue.task_done()
         self._queue.task_done()

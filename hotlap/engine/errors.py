@@ -58,7 +58,9 @@ class ExportFailed(EngineError):
 
 
 class OtherProcessFailed(EngineError):
-    pass
+    """Is printed as its message alone, and not at all where the other process prints its own error."""
+
+    is_told = False
 
 
 class NonFiniteLoss(EngineError):

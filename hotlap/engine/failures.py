@@ -50,7 +50,7 @@ def print_errors_once() -> None:
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         is_news = _is_news(f"{kind.__name__} {error}")
         if isinstance(error, OtherProcessFailed):
-            if _is_news("any"):
+            if not error.is_told and _is_news("any"):
                 sys.stderr.write(f"{error}\n")
             return
         _is_news("any")

@@ -109,7 +109,7 @@ class Processes:
                 box[0] = work()
             except Exception as error:  # noqa: BLE001 - the others wait for an answer
                 failed = error
-                box[1] = error if isinstance(error, EngineError) else OtherProcessFailed(_told(0, error))
+                box[1] = error if isinstance(error, EngineError) else _told(f"process 0 failed: {_line(error)}")
         torch_distributed.broadcast_object_list(box, src=0, device=self.device)
         if box[1] is not None:
             raise failed or box[1]
@@ -126,12 +126,13 @@ class Processes:
             found, facts = work()
         except Exception as error:  # noqa: BLE001 - the others wait for an answer
             failed = error
-        answers = self.gathered((None if failed is None else _told(self.rank, failed), dict(facts)))
+        why = None if failed is None else f"process {self.rank} failed: {_line(failed)}"
+        answers = self.gathered((why, dict(facts)))
         if failed is not None:
             raise failed
         for why, _ in answers:
             if why is not None:
-                raise OtherProcessFailed(why)
+                raise _told(why)
         first = answers[0][1]
         for rank, (_, others) in enumerate(answers):
             for name, value in others.items():
@@ -177,9 +178,15 @@ class Processes:
         return int(value)
 
 
-def _told(rank: int, error: Exception) -> str:
-    why = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"process {rank} failed: {type(error).__name__}: {why}"
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+def _told(why: str) -> OtherProcessFailed:
+    """Return the error of a process that failed, for the others, which need not print it again."""
+    made = OtherProcessFailed(why)
+    made.is_told = True
+    return made
 
 
 def sendable(tensor: Tensor) -> Tensor:

@@ -29,7 +29,9 @@ LIMIT = 300  # seconds
 
 
 def ended_as_by_python(function: Callable[..., None], *arguments: object) -> None:
-    """Run the function as a program: an error is printed by `sys.excepthook`."""
+    """Run the function as a program: an error is printed by `sys.excepthook`, and signals do what they usually do."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     code = 0
     try:
         function(*arguments)

@@ -161,7 +161,9 @@ class Sometimes(Plain):
     def forward(self, inputs):
         self.calls += self.training
         outputs = super().forward(inputs)
-        return outputs + self.unused(inputs[:, :2]).mean() if self.training and self.calls % 3 == 2 else outputs
+        if self.training and self.calls % 3 == 2:
+            outputs = outputs + self.unused(inputs[:, :2]).mean(1, keepdim=True)
+        return outputs
 
 
 class Moving(nn.Module):
