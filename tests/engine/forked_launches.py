@@ -42,7 +42,8 @@ def ended_as_by_python(function: Callable[..., None], *arguments: object) -> Non
         code = 1
     atexit._run_exitfuncs()
     sys.stderr.flush()
-    os._exit(code)
+    if code:
+        os._exit(code)
 
 
 def launch(function: Callable[..., None], folder: Path, nodes: int = 1, restarts: int = 0) -> list[int]:
