@@ -29,6 +29,7 @@ from typing import Any
 
 import psutil
 import torch
+import torch._dynamo  # optimizers would import it in each fork
 from torch import nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 

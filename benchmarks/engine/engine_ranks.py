@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers would import it in each fork
 import torch.distributed as torch_distributed
 from torch import nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
