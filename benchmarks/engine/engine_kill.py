@@ -181,8 +181,7 @@ def look_at(folder: Path, whom: str, seconds: float) -> dict[str, Any]:
     last = kept / "last.pt"
     state = torch.load(last, map_location="cpu", weights_only=True) if last.exists() else None
     saved = 0 if state is None else state["place"]["steps"] + state["place"]["window"]
-    used = {"" if state is None else state.get("shards", "")}
-    partly = any(kept.glob(".*.tmp")) or any(path.name not in used for path in kept.glob("shards-*"))
+    partly = any(kept.glob(".*.tmp"))  # of whole weights; shards are only known by the file that names them
     return {
         "hit": whom,
         "after": round(seconds, 3),

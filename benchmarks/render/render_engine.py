@@ -39,8 +39,9 @@ model, rows, loader and fused optimizer in two processes of one thread each, by 
 KILLS = """### Two processes that are killed
 
 kill -9 of one of two processes, or of both with their launcher, at random moments
-(`python benchmarks/engine/engine_kill.py`). *lost* are the steps that had to be trained again, at most; the results
-are compared with those of a run that nobody killed, bit by bit.
+(`python benchmarks/engine/engine_kill.py`). *lost* are the steps that had to be trained again, at most; *half written*
+counts the kills that left a part of a checkpoint behind. The results are compared with those of a run that nobody
+killed, bit by bit.
 """
 RANK_HEADINGS = ("machine", "date", "torch", "workload", "DDP by hand", "Lightning", "Accelerate", "raw")
 KILL_HEADINGS = (
@@ -49,7 +50,7 @@ KILL_HEADINGS = (
     "torch",
     "weights",
     "kills",
-    "checkpoint every",
+    "steps a checkpoint",
     "lost",
     "half written",
     "results",
@@ -171,7 +172,7 @@ def _kill_rows(path: Path, folder: Path) -> list[tuple[str, ...]]:
     found = json.loads(path.read_text(encoding="utf-8"))
     machine, rows = found["machine"], []
     for run in found["runs"]:
-        kills, steps = run["kills"], found["checkpoint_every_steps"][run["way"]]
+        kills, is_whole = run["kills"], run["way"] == "ddp"
         lost, partly = (
             max(kill["trained"] - kill["saved"] for kill in kills),
             sum(kill["half_written"] for kill in kills),
@@ -179,8 +180,9 @@ def _kill_rows(path: Path, folder: Path) -> list[tuple[str, ...]]:
         rows.append(
             (
                 f"{machine['cores']} cores of {machine['cpu']}", found["date"], machine["torch"],
-                "whole" if run["way"] == "ddp" else "shared out", str(len(kills)), f"{steps} steps", f"{lost} steps",
-                str(partly), "the same" if all(run["equal"]) else "**differ**", _link(path, folder),
+                "whole" if is_whole else "shared out", str(len(kills)),
+                str(found["checkpoint_every_steps"][run["way"]]), str(lost), str(partly) if is_whole else "–",
+                "the same" if all(run["equal"]) else "**differ**", _link(path, folder),
             )
         )  # fmt: skip
     return rows
