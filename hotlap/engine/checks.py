@@ -74,7 +74,10 @@ def facts_of(
 ) -> dict[str, Any]:
     """Return what must be alike in all processes that train together, or they would wait for each other for ever."""
     plain = (bool, int, float, str, type(None))
-    facts: dict[str, Any] = {"rows to train on": train.rows, "rows to evaluate on": valid and valid.rows}
+    facts: dict[str, Any] = {
+        "rows to train on": train.rows,
+        "rows to evaluate on": None if valid is None else valid.rows,
+    }
     facts |= {"epochs": epochs, "optimizer": name_of(optimizer)}
     facts |= {"steps": recipe.checkpoints.steps} if recipe.checkpoints is not None else {}
     facts |= {name: value for name, value in vars(recipe).items() if isinstance(value, plain)}

@@ -121,7 +121,8 @@ class Processes:
         that differs, or the work fails in one, all raise.
         """
         failed: Exception | None = None
-        found, facts = None, {}
+        found: Found | None = None
+        facts: Mapping[str, object] = {}
         try:
             found, facts = work()
         except Exception as error:  # noqa: BLE001 - the others wait for an answer

@@ -77,6 +77,11 @@ class Run:
         if self.writer is not None:
             self.writer.prepare()
 
+    def prepared(self) -> tuple[None, dict[str, Any]]:
+        """Prepare, in the form that several processes do alike."""
+        self.prepare()
+        return None, {}
+
     def resume(self, state: dict[str, Any], path: Path) -> None:
         state = with_shards(state, path, self.parts.model, self.parts.optimizer)
         self.place = load_into(self, state, path)
@@ -212,9 +217,7 @@ class Run:
             self._report(seen)
 
     def _is_interrupted(self, done: int) -> bool:
-        """Return whether a signal came; several processes agree on it at the latest where they look at the losses, and
-        at the end of an epoch.
-        """
+        """Return whether a signal came; all of several processes agree on it."""
         interrupts, processes = self.parts.interrupts, self.parts.processes
         looks = done % self.recipe.log_every == 0 or done == self.parts.geometry.windows
         if processes is not None and (looks or self._is_signalled()):

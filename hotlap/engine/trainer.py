@@ -189,7 +189,7 @@ class Trainer:
                 if self.processes is None:
                     run.prepare()
                 else:
-                    self.processes.alike(lambda: (run.prepare(), {}))
+                    self.processes.alike(run.prepared)
                 if state is not None and path is not None:
                     run.resume(state, path)
                     make_fast(self.optimizer, self.device, run.parts.recorder is not None, not self._is_sparse())

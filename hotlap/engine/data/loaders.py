@@ -177,7 +177,8 @@ class IterableStream:
         """Yield the rows at these places of the stream, which ascend: what lies between them is read and left out.
         Where they begin again at the end, for a batch that only stands in, the last one is repeated.
         """
-        pieces, waiting, first = iter(torch.split(order, batch_size)), [], 0
+        pieces, first = iter(torch.split(order, batch_size)), 0
+        waiting: list[Batch] = []
         wanted = next(pieces, order)
         with seeded(self.seed):
             fetched = iter(self.loader if len(order) else ())
