@@ -30,6 +30,32 @@ How long an epoch of the engine takes, over the same loop by hand with the same 
 each time, plain ones are kept.
 """
 LOADER_HEADINGS = ("machine", "date", "torch", "augmented", "on the wall", "plain", "on the wall", "limit", "raw")
+RANKS = """### Two processes that train together
+
+How many times as fast an epoch of the engine is as one of torch's DDP by hand, Lightning and Accelerate, with the same
+model, rows, loader and fused optimizer in two processes of one thread each, by turns
+(`python benchmarks/engine/engine_ranks.py`). The engine keeps the rows of the loader in memory.
+"""
+KILLS = """### Two processes that are killed
+
+kill -9 of one of two processes, or of both with their launcher, at random moments
+(`python benchmarks/engine/engine_kill.py`). *lost* are the steps that had to be trained again, at most; *half written*
+counts the kills that left a part of a checkpoint behind. The results are compared with those of a run that nobody
+killed, bit by bit.
+"""
+RANK_HEADINGS = ("machine", "date", "torch", "workload", "DDP by hand", "Lightning", "Accelerate", "raw")
+KILL_HEADINGS = (
+    "machine",
+    "date",
+    "torch",
+    "weights",
+    "kills",
+    "steps a checkpoint",
+    "lost",
+    "half written",
+    "results",
+    "raw",
+)
 ADAM = """### A step of Adam
 
 torch's fused kernel against the engine's, each as a CUDA graph of ten steps, replayed by turns
@@ -70,6 +96,13 @@ def section(folder: Path) -> list[str]:
     if paths:
         rows = [_loader_row(path, folder) for path in paths]
         parts += [LOADER, _table([LOADER_HEADINGS, ("---",) * len(LOADER_HEADINGS), *rows])]
+    for text, headings, kind, rows_of in (
+        (RANKS, RANK_HEADINGS, "engine-ranks", _rank_rows),
+        (KILLS, KILL_HEADINGS, "engine-kill", _kill_rows),
+    ):
+        rows = [row for path in sorted((folder / "results").glob(f"*/*-{kind}*.json")) for row in rows_of(path, folder)]
+        if rows:
+            parts += [text, _table([headings, ("---",) * len(headings), *rows])]
     for text, headings, pattern, named in (
         (
             ADAM,
@@ -123,6 +156,40 @@ def _loader_row(path: Path, folder: Path) -> tuple[str, ...]:
         f"{found['limit']:g}",
         f"[{path.name}]({path.relative_to(folder).as_posix()})",
     )
+
+
+def _rank_rows(path: Path, folder: Path) -> list[tuple[str, ...]]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    machine, lines = found["machine"], found["times_as_fast"]
+    begin = f"{machine['cores']} cores of {machine['cpu']}", found["date"], machine["torch"]
+    return [
+        (*begin, workload, *(_times(line) for line in lines if line["workload"] == workload), _link(path, folder))
+        for workload in dict.fromkeys(line["workload"] for line in lines)
+    ]
+
+
+def _kill_rows(path: Path, folder: Path) -> list[tuple[str, ...]]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    machine, rows = found["machine"], []
+    for run in found["runs"]:
+        kills, is_whole = run["kills"], run["way"] == "ddp"
+        lost, partly = (
+            max(kill["trained"] - kill["saved"] for kill in kills),
+            sum(kill["half_written"] for kill in kills),
+        )
+        rows.append(
+            (
+                f"{machine['cores']} cores of {machine['cpu']}", found["date"], machine["torch"],
+                "whole" if is_whole else "shared out", str(len(kills)),
+                str(found["checkpoint_every_steps"][run["way"]]), str(lost), str(partly) if is_whole else "–",
+                "the same" if all(run["equal"]) else "**differ**", _link(path, folder),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _link(path: Path, folder: Path) -> str:
+    return f"[{path.name}]({path.relative_to(folder).as_posix()})"
 
 
 def _row(path: Path, folder: Path) -> tuple[str, ...]:

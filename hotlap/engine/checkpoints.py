@@ -59,6 +59,20 @@ def require_free(folder: Path) -> None:
         )
 
 
+def to_resume(own: Checkpoints | None, resume: bool | Path | str) -> tuple[State | None, Path | None]:
+    """Return the checkpoint that a run continues, and its path; None for a run that begins, in a folder of its own."""
+    last = None if own is None else Path(own.folder) / LAST
+    if last is None and (resume is True or resume == "auto"):
+        raise NothingToResume(f"resume={resume!r} needs a recipe with checkpoints=Checkpoints(folder)")
+    if resume == "auto":
+        assert last is not None
+        resume = last.exists()
+    path = last if resume is True else None if resume is False else Path(resume)
+    if own is not None and not own.replace and (path is None or path.parent != Path(own.folder)):
+        require_free(Path(own.folder))
+    return (None, None) if path is None else (load(path), path)
+
+
 class Writer:
     """Writes one state at a time; the training waits only if the disk is slower than the checkpoints come.
 
@@ -129,6 +143,10 @@ class Writer:
                 self._write(state, ready, names)
                 if not self.failed:
                     self._remove(outdated)
+            except Exception as error:  # noqa: BLE001 - `close` waits for this thread
+                self.failed |= {
+                    name: f"no checkpoint could be written to {self.folder / name}: {error}" for name in names
+                }
             finally:
                 self._queue.task_done()
         self._queue.task_done()
@@ -233,20 +251,6 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def to_resume(own: Checkpoints | None, resume: bool | Path | str) -> tuple[State | None, Path | None]:
-    """Return the checkpoint that a run continues from, if any; refuse a folder that another run's are in."""
-    last = None if own is None else Path(own.folder) / LAST
-    if last is None and (resume is True or resume == "auto"):
-        raise NothingToResume(f"resume={resume!r} needs a recipe with checkpoints=Checkpoints(folder)")
-    if resume == "auto":
-        assert last is not None
-        resume = last.exists()
-    path = last if resume is True else None if resume is False else Path(resume)
-    if own is not None and not own.replace and (path is None or path.parent != Path(own.folder)):
-        require_free(Path(own.folder))
-    return (None, None) if path is None else (load(path), path)
 
 
 def load(path: Path) -> State:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,6 +16,7 @@ from hotlap.engine.metrics import Metric
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recurrent import carrying
 from hotlap.engine.seam import AnySource
+from hotlap.engine.several import name_of
 
 
 def require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, Metric]) -> None:
@@ -56,9 +59,7 @@ def require_shareable(
     train: AnySource, model: nn.Module, recipe: Recipe, is_sparse: bool, shards: bool, by_loss: bool
 ) -> None:
     why = None
-    if isinstance(train, IterableStream):
-        why = "its training data is iterable, and its rows cannot be chosen"
-    elif any(carrying(model)):
+    if any(carrying(model)):
         why = "its model carries a state from batch to batch"
     elif is_sparse:
         why = "its embeddings have sparse gradients"
@@ -72,3 +73,19 @@ def require_shareable(
         why = "weights laid out by channels_last cannot be shared out"
     if why is not None:
         raise BadRecipe(f"this training cannot be shared by several processes: {why}")
+
+
+def facts_of(
+    recipe: Recipe, model: nn.Module, optimizer: Optimizer, epochs: int, train: AnySource, valid: AnySource | None
+) -> dict[str, Any]:
+    """Return what must be alike in all processes that train together, or they would wait for each other for ever."""
+    plain = (bool, int, float, str, type(None))
+    facts: dict[str, Any] = {
+        "rows to train on": train.rows,
+        "rows to evaluate on": None if valid is None else valid.rows,
+    }
+    facts |= {"epochs": epochs, "optimizer": name_of(optimizer)}
+    facts |= {"steps": recipe.checkpoints.steps} if recipe.checkpoints is not None else {}
+    facts |= {name: value for name, value in vars(recipe).items() if isinstance(value, plain)}
+    weights = [(name, tuple(weight.shape), weight.requires_grad) for name, weight in model.named_parameters()]
+    return facts | {"weights": zlib.crc32(repr(weights).encode())}

@@ -8,6 +8,7 @@ EngineError
 ├── BatchTooLarge                a batch size beyond the rows of the split
 ├── CaptureFailed                graph="on", and the step cannot be one CUDA graph
 ├── ExportFailed                 the model cannot be exported, or what was exported computes something else
+├── OtherProcessFailed           another of the processes that train together has failed or ended
 ├── NonFiniteLoss                the loss or a weight is no longer finite; names the step and the last good checkpoint
 └── CheckpointError
     ├── NothingToResume          no checkpoint where one was requested
@@ -54,6 +55,12 @@ class CaptureFailed(EngineError):
 
 class ExportFailed(EngineError):
     pass
+
+
+class OtherProcessFailed(EngineError):
+    """Is printed as its message alone, and not at all where the other process prints its own error."""
+
+    is_told = False
 
 
 class NonFiniteLoss(EngineError):

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
 import torch.distributed as torch_distributed
 from torch import Tensor
 
-from hotlap.engine.errors import BadRecipe, EngineError
+from hotlap.engine.errors import BadRecipe, EngineError, NoDevice, OtherProcessFailed
 
 Distributed = Literal["ddp", "fsdp"]  # whole weights in every process, or a part of each
 Found = TypeVar("Found")
-BUCKET = 2**25  # elements that are sent at once
 
 
 def started_together() -> int:
@@ -32,17 +31,29 @@ def started_together() -> int:
 def require_alone() -> None:
     count = started_together()
     if count > 1:
-        rank = os.environ.get("RANK", "0")
         raise BadRecipe(
-            f"this is process {rank} of {count}, and each would train on all rows; "
+            f"{count} processes were started together, and each would train on all rows; "
             'use Trainer(…, distributed="ddp"), or start one process'
         )
+
+
+def rank_here() -> int:
+    """Return the number of this process among those that train together."""
+    together = torch_distributed.is_available() and torch_distributed.is_initialized()
+    return torch_distributed.get_rank() if together else 0
 
 
 def local_device(wanted: torch.device | str) -> torch.device | str:
     """Return this process's own GPU where the device is chosen automatically."""
     if str(wanted) in ("auto", "cuda") and torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if number >= count:
+            started = os.environ.get("LOCAL_WORLD_SIZE", "several")
+            raise NoDevice(
+                f"{started} processes were started on a machine with {count} GPUs, and each needs its own; use "
+                f'torchrun --nproc-per-node {count}, or device="cpu"'
+            )
+        device = torch.device("cuda", number)
         torch.cuda.set_device(device)
         return device
     return wanted
@@ -92,16 +103,46 @@ class Processes:
     def from_first(self, work: Callable[[], Found]) -> Found:
         """Do the work in the first process alone and return its result in all, or raise its error in all."""
         box: list[Any] = [None, None]
+        failed: Exception | None = None
         if self.is_first:
             try:
                 box[0] = work()
-            except EngineError as error:
-                box[1] = error
+            except Exception as error:  # noqa: BLE001 - the others wait for an answer
+                failed = error
+                box[1] = error if isinstance(error, EngineError) else _told(f"process 0 failed: {_line(error)}")
         torch_distributed.broadcast_object_list(box, src=0, device=self.device)
         if box[1] is not None:
-            raise box[1]
+            raise failed or box[1]
         found: Found = box[0]
         return found
+
+    def alike(self, work: Callable[[], tuple[Found, Mapping[str, object]]]) -> Found:
+        """Do the work in every process and return its result. It also says what must be alike in all of them; where
+        that differs, or the work fails in one, all raise.
+        """
+        failed: Exception | None = None
+        found: Found | None = None
+        facts: Mapping[str, object] = {}
+        try:
+            found, facts = work()
+        except Exception as error:  # noqa: BLE001 - the others wait for an answer
+            failed = error
+        why = None if failed is None else f"process {self.rank} failed: {_line(failed)}"
+        answers = self.gathered((why, dict(facts)))
+        if failed is not None:
+            raise failed
+        for why, _ in answers:
+            if why is not None:
+                raise _told(why)
+        first = answers[0][1]
+        for rank, (_, others) in enumerate(answers):
+            for name, value in others.items():
+                if value != first.get(name):
+                    raise BadRecipe(
+                        f"process {rank} has {name} {value}, but the first one {first.get(name)}; give every process "
+                        "the same data and settings: each computes its share of every batch"
+                    )
+        return found  # type: ignore[return-value]
 
     def for_files(self) -> Any:
         """Return a group of all processes on their hosts, for the threads that write checkpoints."""
@@ -119,9 +160,9 @@ class Processes:
         """Give all processes the first one's values."""
         with torch.no_grad():
             for tensor in tensors:
-                value = _sendable(tensor).to(self.device).contiguous()
+                value = sendable(tensor).to(self.device).contiguous()
                 torch_distributed.broadcast(value, src=0)
-                _sendable(tensor).copy_(value)
+                sendable(tensor).copy_(value)
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors of one type by their sums over all processes."""
@@ -138,57 +179,19 @@ class Processes:
         return int(value)
 
 
-def _sendable(tensor: Tensor) -> Tensor:
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
+def _told(why: str) -> OtherProcessFailed:
+    """Return the error of a process that failed, for the others, which need not print it again."""
+    made = OtherProcessFailed(why)
+    made.is_told = True
+    return made
+
+
+def sendable(tensor: Tensor) -> Tensor:
     value = tensor.detach()
     if value.is_complex():
         return torch.view_as_real(value)
     return value.view(torch.uint8) if value.dtype is torch.bool else value
-
-
-class GradientSum:
-    """Adds up the gradients of all processes, once for each optimizer step, and their losses with them."""
-
-    def __init__(self, processes: Processes, parameters: Sequence[Tensor]) -> None:
-        self.processes, self.parameters = processes, parameters
-        self.trained: list[Tensor] | None = None  # those that get a gradient in any process
-        self.others: list[Tensor] = []
-
-    def __call__(self, losses: Tensor) -> None:
-        trained = self._agreed() if self.trained is None else self.trained
-        if any(parameter.grad is not None for parameter in self.others):
-            raise BadRecipe(
-                "a weight that had no gradient in the first step has one now, which several processes cannot agree on; "
-                "use all weights in the first step, or begin a Phase where more of them are trained"
-            )
-        gradients: list[Tensor] = [losses]
-        for parameter in trained:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(_sendable(parameter.grad))
-        for bucket in buckets(gradients):
-            self.processes.add_up(bucket)
-
-    def _agreed(self) -> list[Tensor]:
-        """Agree on what is trained. HOST SYNC, once a phase."""
-        if not self.parameters:
-            self.trained = []
-            return self.trained
-        has = torch.tensor([parameter.grad is not None for parameter in self.parameters], device=self.processes.device)
-        counts = has.int()
-        torch_distributed.all_reduce(counts)
-        pairs = list(zip(self.parameters, counts.tolist(), strict=True))
-        self.trained = [parameter for parameter, count in pairs if count]
-        self.others = [parameter for parameter, count in pairs if not count]
-        return self.trained
-
-
-def buckets(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Group tensors by type, a bounded number of elements at a time, in the same way in every process."""
-    closed: list[list[Tensor]] = []
-    open_ones: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        bucket = open_ones.setdefault(tensor.dtype, [])
-        bucket.append(tensor)
-        if sum(part.numel() for part in bucket) >= BUCKET:
-            closed.append(open_ones.pop(tensor.dtype))
-    return closed + list(open_ones.values())

@@ -77,6 +77,11 @@ class Run:
         if self.writer is not None:
             self.writer.prepare()
 
+    def prepared(self) -> tuple[None, dict[str, Any]]:
+        """Prepare, in the form that several processes do alike."""
+        self.prepare()
+        return None, {}
+
     def resume(self, state: dict[str, Any], path: Path) -> None:
         state = with_shards(state, path, self.parts.model, self.parts.optimizer)
         self.place = load_into(self, state, path)
@@ -137,7 +142,7 @@ class Run:
         parts = self.parts
         update = Update(
             parts.forward, parts.optimizer, self.learning, self.tally, self.recipe.clip, parts.scaler, self.average,
-            parts.train_metrics, parts.processes, self.recipe.clip_value,
+            parts.train_metrics, parts.processes, self.recipe.clip_value, parts.interrupts,
         )  # fmt: skip
         if not update.parameters:
             raise BadRecipe("no parameter of the optimizer is left to train; freeze less")
@@ -187,8 +192,12 @@ class Run:
         now.step, now.rows = window + 1, now.rows + self.parts.geometry.window_rows
         every, checkpoints = self.recipe.log_every, self.recipe.checkpoints
         saves = checkpoints is not None and checkpoints.steps is not None and (window + 1) % checkpoints.steps == 0
-        signalled = self.parts.interrupts.received is not None and self.parts.processes is None
-        return (window + 1) % every == 0 or saves or signalled
+        return (window + 1) % every == 0 or saves or self._is_signalled()
+
+    def _is_signalled(self) -> bool:
+        """Return whether a signal came, to any of several processes: those know it on a CPU after the step."""
+        sent = self.steps.update.sum_of_all
+        return self.parts.interrupts.received is not None if sent is None else sent.signalled
 
     def pause(self, window: int) -> None:
         done, checkpoints = window + 1, self.recipe.checkpoints
@@ -209,11 +218,10 @@ class Run:
             self._report(seen)
 
     def _is_interrupted(self, done: int) -> bool:
-        """Return whether a signal came; several processes agree on it where they look at the losses, and at the end of
-        an epoch.
-        """
+        """Return whether a signal came; all of several processes agree on it."""
         interrupts, processes = self.parts.interrupts, self.parts.processes
-        if processes is not None and (done % self.recipe.log_every == 0 or done == self.parts.geometry.windows):
+        looks = done % self.recipe.log_every == 0 or done == self.parts.geometry.windows
+        if processes is not None and (looks or self._is_signalled()):
             interrupts.received = processes.highest(interrupts.received or 0) or None
             return interrupts.received is not None
         return interrupts.received is not None and processes is None
@@ -298,11 +306,11 @@ class Run:
     def evaluate(self) -> dict[str, float]:
         """HOST SYNC: one, where the metrics are read. Uses the averaged weights if there are any."""
         parts = self.parts
+        if parts.processes is not None:
+            parts.processes.spread(parts.model.buffers())
         if parts.valid is None and parts.own_evaluation is None:
             return {}
         reset_state(parts.model)
-        if parts.processes is not None:
-            parts.processes.spread(parts.model.buffers())
         with contextlib.nullcontext() if self.average is None else self.average.in_place():
             scores = {} if parts.valid is None else parts.evaluation(parts.valid, parts.device)
             if parts.own_evaluation is not None:

@@ -30,7 +30,8 @@ class ShardedWriter(Writer):
         super().__init__(folder)
         self.processes = processes
         self.group = processes.for_files()  # its own: the steps use the other one at the same time
-        self.number = 0
+        numbers = [int(path.name.split("-")[1]) for path in folder.glob("shards-*")]
+        self.number = processes.highest(max(numbers, default=0))
         self.folders: dict[str, str] = {}  # of the shards of each checkpoint
 
     def prepare(self) -> None:
@@ -39,8 +40,6 @@ class ShardedWriter(Writer):
             for path in self.folder.glob("*.pt"):
                 self.folders[path.name] = _shards_of(path)
             self._clean()
-        numbers = [int(path.name.split("-")[1]) for path in self.folder.glob("shards-*")]
-        self.number = self.processes.highest(max(numbers, default=0))
 
     def _write(self, state: State, ready: Callable[[], None], names: Sequence[str]) -> None:
         from torch.distributed.checkpoint.api import CheckpointException

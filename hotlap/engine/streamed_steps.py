@@ -53,6 +53,7 @@ class StreamedSteps(Common):
             self._first(window, batches)
 
     def _first(self, window: int, batches: list[Batch]) -> None:
+        self._require_same_stream()
         if not self.primed:
             self.rehearse(batches)
             started = time.perf_counter()
@@ -65,6 +66,12 @@ class StreamedSteps(Common):
             self._choose(window, batches)
         assert self.run is not None
         self.run(batches)
+
+    def _require_same_stream(self) -> None:
+        """Raise where each of several processes reads a part of its own: another part of that would be left out."""
+        beginning = getattr(self.source, "beginning", None)
+        if self.processes is not None and beginning is not None:
+            self.processes.alike(lambda: (None, {"a first batch of the iterable data with the checksum": beginning}))
 
     first_seconds = 0.0
 

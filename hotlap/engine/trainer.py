@@ -14,7 +14,14 @@ from hotlap.engine import activations, checkpoints, loop, precision
 from hotlap.engine.arguments import require_epochs, require_kinds, require_names
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import AnyCallback, Callbacks
-from hotlap.engine.checks import is_float32, require_known, require_metrics, require_repeatable, require_shareable
+from hotlap.engine.checks import (
+    facts_of,
+    is_float32,
+    require_known,
+    require_metrics,
+    require_repeatable,
+    require_shareable,
+)
 from hotlap.engine.closing import close
 from hotlap.engine.data.given import AnyData, source_of
 from hotlap.engine.display import Shown, display_for
@@ -27,6 +34,7 @@ from hotlap.engine.errors import (
 )
 from hotlap.engine.evaluation import Evaluation, EvaluationByStep, inferring, predicted
 from hotlap.engine.export import export
+from hotlap.engine.failures import naming_lost_processes, print_errors_once
 from hotlap.engine.geometry import lay_out
 from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.log import Log, Sink, to_stderr
@@ -34,7 +42,7 @@ from hotlap.engine.metrics import Mean
 from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_captured
 from hotlap.engine.parts import Parts
 from hotlap.engine.precision import Precisions
-from hotlap.engine.processes import Distributed, Processes, join, local_device, require_alone
+from hotlap.engine.processes import Distributed, Processes, join, local_device, require_alone, started_together
 from hotlap.engine.rate_range import Divergence, RateRange, begin_at, rising
 from hotlap.engine.recipe import LOW, Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
@@ -50,6 +58,7 @@ from hotlap.engine.twin import twin_of
 from hotlap.engine.update import Average, Forward, beside
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
+Prepared = tuple[AnySource, AnySource | None, tuple[Phase, ...]]
 
 
 class Trainer:
@@ -82,6 +91,8 @@ class Trainer:
         say: Callable[[str], None] = to_stderr,
         progress: Shown | Callable[[str], None] | None = "auto",
     ) -> None:
+        if started_together() > 1:
+            print_errors_once()
         if (loss is None) == (step is None):
             raise BadRecipe("give either loss or step: step(model, batch) replaces the model's call and the loss")
         if step is not None and train_metrics:
@@ -130,6 +141,7 @@ class Trainer:
         self.say = display.say if self.say is to_stderr else self.say
         return display.progress if display.is_bar else None
 
+    @naming_lost_processes()
     def fit(
         self,
         train: AnyData,
@@ -142,25 +154,41 @@ class Trainer:
         """
         if self.processes is None:
             require_alone()
+        state, path = self._checkpoint(resume)
+        if self.processes is None:
+            prepared, _ = self._prepared(train, valid, epochs)
+        else:
+            prepared = self.processes.alike(lambda: self._prepared(train, valid, epochs))
+        self._settle(prepared[0], state)
+        return self._fitted(prepared, state, path)
+
+    def _prepared(self, train: AnyData, valid: AnyData | None, epochs: int | None) -> tuple[Prepared, dict[str, Any]]:
+        """Return what is trained, once it is known to work, and what several processes must have alike."""
         phases = self._phases(epochs)
         passes = sum(phase.epochs for phase in phases)
-        state, path = self._checkpoint(resume)
-        train, valid = self._source(train, "training", passes), self._source(valid, "validation", passes)
-        assert train is not None
+        source, held_out = self._source(train, "training", passes), self._source(valid, "validation", passes)
+        assert source is not None
         if self.recipe.steps_per_epoch is not None:
-            require_repeatable(train, self.model)
+            require_repeatable(source, self.model)
         if self.processes is not None:
             by_loss = isinstance(self.optimizer, Several) and bool(self.optimizer.names)
             shards = self.processes.shards
-            require_shareable(train, self.model, self.recipe, self._is_sparse(), shards, by_loss)
-        require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, train)
-        if valid is not None:
-            require_order(self.model, False, self._evaluation_batch(), valid, "validation")
+            require_shareable(source, self.model, self.recipe, self._is_sparse(), shards, by_loss)
+        require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, source)
+        if held_out is not None:
+            require_order(self.model, False, self._evaluation_batch(), held_out, "validation")
+        alike = facts_of(self.recipe, self.model, self.optimizer, passes, source, held_out)
+        return (source, held_out, phases), alike
+
+    def _settle(self, source: AnySource, state: checkpoints.State | None) -> None:
+        """Choose by measurement what the recipe leaves open."""
         if self.recipe.precision == "auto":
-            self.recipe = precision.settled(self, train, state)
+            self.recipe = precision.settled(self, source, state)
             self.forward.dtype = LOW.get(self.recipe.precision)
         if self.recipe.activation_checkpointing == "auto":
-            self.recipe = activations.settled(self, train)
+            self.recipe = activations.settled(self, source)
+
+    def _fitted(self, prepared: Prepared, state: checkpoints.State | None, path: Path | None) -> History:
         interrupts = Interrupts()
         with (
             own_stream(self.device),
@@ -172,10 +200,13 @@ class Trainer:
             if self.processes is not None:
                 self._spread(self.processes)
             flatten(self.model)  # before anything holds the address of a weight
-            run = Run(self._parts(train, valid, phases, interrupts))
+            run = Run(self._parts(*prepared, interrupts))
             self._average = run.average
             try:
-                run.prepare()
+                if self.processes is None:
+                    run.prepare()
+                else:
+                    self.processes.alike(run.prepared)
                 if state is not None and path is not None:
                     run.resume(state, path)
                     make_fast(self.optimizer, self.device, run.parts.recorder is not None, not self._is_sparse())
@@ -198,6 +229,7 @@ class Trainer:
         with self._average.in_place():
             yield self.model
 
+    @naming_lost_processes()
     def evaluate(self, data: AnyData) -> dict[str, float]:
         """Return the metrics on any split, with the present weights."""
         source = self._source(data, "validation", 1)
@@ -297,10 +329,10 @@ class Trainer:
         return source
 
     def _checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
-        if self.processes is None:
+        def found() -> tuple[checkpoints.State | None, Path | None]:
             return checkpoints.to_resume(self.recipe.checkpoints, resume)
-        own = self.recipe.checkpoints  # other machines may not see the folder
-        return self.processes.from_first(lambda: checkpoints.to_resume(own, resume))
+
+        return found() if self.processes is None else self.processes.from_first(found)  # others may not see the folder
 
     def _phases(self, epochs: int | None) -> tuple[Phase, ...]:
         require_epochs(epochs)

@@ -20,9 +20,11 @@ from hotlap.engine.comparisons import Comparing, different
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Sizes
+from hotlap.engine.gradient_sum import GradientSum
+from hotlap.engine.interrupts import Interrupts
 from hotlap.engine.metrics import Metric
 from hotlap.engine.optimizers import Clipping, LearningRates, can_clip, clip_each, clip_shards, clip_together
-from hotlap.engine.processes import GradientSum, Processes
+from hotlap.engine.processes import Processes
 from hotlap.engine.recipe import LOW
 from hotlap.engine.seam import Batch
 from hotlap.engine.several import Several, each
@@ -250,6 +252,7 @@ class Update:
         metrics: Mapping[str, Metric],
         processes: Processes | None = None,
         clip_value: float | None = None,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self.forward, self.optimizer, self.learning, self.tally = forward, optimizer, learning, tally
         forward.keeps_outputs = bool(metrics)
@@ -259,7 +262,9 @@ class Update:
         self.parameters = [parameter for parameter in owned if parameter.requires_grad]
         self.unit = torch.ones((), device=tally.device)
         whole = [parameter for parameter in self.parameters if not is_sharded(parameter)]  # torch adds up the others
-        self.sum_of_all = None if processes is None else GradientSum(processes, whole)
+        trained = [module for module in (forward.model, beside(forward.loss, forward.step)) if module is not None]
+        modules = {inner: None for module in trained for inner in module.modules()}
+        self.sum_of_all = None if processes is None else GradientSum(processes, whole, modules, interrupts)
         self.processes = processes
         self.shards: Any = forward.model if processes is not None and processes.shards else None
         by_kernel = clip is not None and scaler is None and self.shards is None and can_clip(optimizer, tally.device)

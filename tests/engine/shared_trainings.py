@@ -10,10 +10,11 @@ import warnings
 from pathlib import Path
 
 import torch
+import torch.distributed as torch_distributed
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
-from hotlap.engine import RMSE, Accuracy, Callback, Checkpoints, Cosine, Mean, sharding
+from hotlap.engine import RMSE, Accuracy, Callback, Checkpoints, Cosine, Mean, Metric, sharding
 from hotlap.engine.data import Loader
 from hotlap.engine.errors import BadRecipe, EngineError
 from tests.engine.training import Net, Rows, Stream, cut_at, fitted, numbers, outcome, trainer
@@ -71,6 +72,9 @@ SAME = {
     "streamed": lambda: {"train": Stream(*numbers(71)), "valid": Stream(*numbers(69, seed=1))},
     "loader": lambda: {"train": by_loader()},
     "loader-streamed": lambda: {"train": Loader(by_loader(), keep=False)},
+    "iterable": lambda: {"train": iterable(71), "valid": iterable(69)},
+    "iterable-with-workers": lambda: {"train": iterable(65, workers=2)},
+    "sometimes-used": lambda: {"model": Sometimes},
     "accumulated": lambda: {"train": Rows(*numbers(71)), "accumulate": 3},
     "steps": lambda: {"train": Rows(*numbers(71)), "steps_per_epoch": 7, "clip_value": 0.1},
     "clipped": lambda: {"clip": 0.1, "schedule": Cosine(), "warmup": 3},
@@ -81,16 +85,18 @@ SAME = {
     "metrics": lambda: {
         "metrics": {
             "rmse": RMSE(),
+            "rows": Counted(),
             "mean": Mean(lambda outputs, targets: (outputs - targets).abs()),
             "accuracy": Accuracy(0.5, of=lambda outputs, targets: (outputs, targets > 0.5)),
         },
         "train_metrics": {"train": RMSE()},
         "evaluation_batch": 8,
+        "valid": Rows(*numbers(69, seed=1)),
     },
 }
 
 
-FEW = ("nothing-left-for-one", "accumulated", "metrics")
+FEW = ("nothing-left-for-one", "accumulated", "metrics", "iterable", "sometimes-used")
 
 
 SHARDED = (
@@ -98,6 +104,7 @@ SHARDED = (
     "changed",
     "nothing-left-for-one",
     "streamed",
+    "iterable",
     "accumulated",
     "steps",
     "averaged",
@@ -107,7 +114,7 @@ SHARDED = (
 
 
 def alike(options, **more):
-    return outcome(*fitted(model=Plain, **{"epochs": 2, **options, **more}))
+    return outcome(*fitted(**{"model": Plain, "epochs": 2, **options, **more}))
 
 
 def resumed(folder):
@@ -119,37 +126,123 @@ def resumed(folder):
     return whole, again
 
 
-class Endless(IterableDataset):
+class Rest(IterableDataset):
+    """Every so many rows; several workers share them out."""
+
+    def __init__(self, rows, step=1):
+        self.rows, self.step = rows, step
+
     def __iter__(self):
-        return iter(zip(*numbers(), strict=True))
+        worker = get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return iter(list(zip(*numbers(self.rows), strict=True))[first :: step * self.step])
+
+
+def iterable(rows, workers=0):
+    return Loader(DataLoader(Rest(rows), 16, num_workers=workers), rows=rows)
 
 
 def refused():
     said = []
-    for options in ({"batch_size": 15}, {"train": Loader(Endless(), rows=70)}, {"graph": "on"}):
+    apart = Loader(DataLoader(Rest(70, 1 + int(os.environ["RANK"])), 16), rows=30)
+    for options in ({"batch_size": 15}, {"graph": "on"}, {"train": apart}, {"distributed": None}):
         try:
-            fitted(model=Plain, distributed="ddp", **options)
+            fitted(**{"model": Plain, "distributed": "ddp", **options})
         except BadRecipe as error:
             said.append(str(error))
-    try:
-        fitted(model=Late, distributed="ddp")
-    except BadRecipe as error:
-        said.append(str(error))
-    try:
-        fitted(model=Plain)
-    except BadRecipe as error:
-        said.append(str(error))
     return said
 
 
-class Late(Plain):
-    """A weight that is first used in the third step."""
+class Sometimes(Plain):
+    """Weights that have no gradient in some steps, the first among them."""
 
     calls = 0
 
     def forward(self, inputs):
-        self.calls += 1
-        return super().forward(inputs) + (self.unused(inputs[:, :2]).mean() if self.calls > 2 else 0.0)
+        self.calls += self.training
+        outputs = super().forward(inputs)
+        if self.training and self.calls % 3 == 2:
+            outputs = outputs + self.unused(inputs[:, :2]).mean(1, keepdim=True)
+        return outputs
+
+
+class Moving(nn.Module):
+    """Buffers that each step changes, in place and by another tensor, and on which the next step depends."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 1))
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("positive", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * inputs.mean(0)
+            self.positive += (inputs > 0).sum()
+        return self.body(inputs - self.mean)
+
+
+def buffers():
+    seen = []
+
+    class Look(Callback):
+        def step(self, training, record):
+            seen.extend(buffer.clone() for buffer in training.model.buffers())
+
+    fitted(model=Moving, distributed="ddp", log_every=1, callbacks=[Look()], train=Rows(*numbers(64)))
+    return seen
+
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.rand(6), torch.zeros(1)
+
+
+def drawn():
+    """Return the random numbers that the workers of this process drew."""
+    seen = []
+
+    def step(model, batch):
+        seen.append(batch[0].flatten())
+        return square_error(model, batch)
+
+    loader = Loader(DataLoader(Drawn(), 16, num_workers=1), keep=False)
+    fitted(model=Plain, distributed="ddp", epochs=1, train=loader, loss=None, step=step, metrics={}, shuffle=False)
+    return torch.cat(seen)
+
+
+def messages(accumulate):
+    """Count what is sent in two epochs."""
+    sent, send = [], torch_distributed.all_reduce
+
+    def counted(*arguments, **options):
+        sent.append(arguments)
+        return send(*arguments, **options)
+
+    torch_distributed.all_reduce = counted
+    try:
+        fitted(model=Plain, distributed="ddp", epochs=2, accumulate=accumulate)
+    finally:
+        torch_distributed.all_reduce = send
+    return len(sent)
+
+
+class Counted(Metric):
+    """How many rows were evaluated."""
+
+    higher_is_better = True
+
+    def __init__(self):
+        super().__init__(1)
+
+    def update(self, outputs, *targets):
+        self.totals += len(outputs)
+
+    def compute(self):
+        return self.totals[0]
 
 
 def stopped(callbacks_called):
@@ -169,7 +262,7 @@ def joined(made, history):
 
 
 def sharded(options, **more):
-    return joined(*fitted(model=Plain, **{"epochs": 2, **options, "distributed": "fsdp", **more}))
+    return joined(*fitted(**{"model": Plain, "epochs": 2, **options, "distributed": "fsdp", **more}))
 
 
 def resumed_shards(folder):
@@ -247,37 +340,14 @@ def together(folder):
     found["resumed"] = resumed(folder / "resumed")
     fitted(model=Plain, epochs=1, distributed="ddp", checkpoints=Checkpoints(folder / "handed-on"))
     found["stopped"] = stopped(called), len(called)
-    found["refused"] = refused()
+    found["refused"], found["buffers"], found["drawn"] = refused(), buffers(), drawn()
+    found["messages"] = {count: messages(count) for count in (1, 3)}
     kept = Checkpoints(folder / "shards")
     found["continued"] = sharded({}, epochs=3, resume=True, checkpoints=kept)
     torch.save(found, folder / f"rank-{rank}.pt")
 
 
-def killed(folder):
-    """Rank 1 dies once each way, in the middle of the second epoch; the launcher starts all processes again."""
-    found = {way: killed_once(folder, way) for way in ("ddp", "fsdp")}
-    torch.save(found, folder / f"rank-{os.environ['RANK']}.pt")
-
-
-def killed_once(folder, way):
-    trace = folder / f"killed-{way}"
-
-    class Dying(Plain):
-        calls = 0
-
-        def forward(self, inputs):
-            if self.training and os.environ["RANK"] == "1" and not trace.exists():
-                self.calls += 1
-                if self.calls == 8:
-                    trace.touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return super().forward(inputs)
-
-    options = {"distributed": way, "log_every": 1, "checkpoints": Checkpoints(folder / way, steps=1)}
-    return joined(*fitted(model=Dying, epochs=3, resume="auto", **options))
-
-
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    {"together": together, "killed": killed, "four": four}[sys.argv[1]](Path(sys.argv[2]))
+    {"together": together, "four": four}[sys.argv[1]](Path(sys.argv[2]))

@@ -126,3 +126,23 @@ def test_kernels_are_listed_by_name_and_in_order(monkeypatch):
         ["0.0", "µs", "idle", "0.0", "6.0", "µs", "stream", "8", "copy"],
         ["8.0", "µs", "idle", "2.0", "5.0", "µs", "stream", "7", "gemm"],
     ]
+
+
+def test_the_table_of_kills_says_what_was_lost_and_whether_a_result_differs(engine_arms, tmp_path):
+    import render_engine
+
+    def killed(way, equal):
+        kills = [
+            {"saved": 5, "trained": 8, "half_written": True},
+            {"saved": 9, "trained": 9, "half_written": False},
+        ]
+        return {"way": way, "kills": kills, "equal": equal}
+
+    machine = {"cores": 2, "cpu": "test cpu", "torch": "2.13"}
+    found = {"date": "today", "machine": machine, "checkpoint_every_steps": {"ddp": 1, "fsdp": 4}}
+    found["runs"] = [killed("ddp", [True, True]), killed("fsdp", [True, False])]
+    (tmp_path / "results" / "here").mkdir(parents=True)
+    (tmp_path / "results" / "here" / "day-engine-kill.json").write_text(json.dumps(found))
+    page = "\n".join(render_engine.section(tmp_path))
+    assert "| whole | 2 | 1 | 3 | 1 | the same |" in page
+    assert "| shared out | 2 | 4 | 3 | – | **differ** |" in page

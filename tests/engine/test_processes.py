@@ -148,20 +148,35 @@ def test_callbacks_are_called_in_the_first_process_and_stop_all(together):
     assert other_called == 0
 
 
+def test_processes_send_each_other_one_message_a_step(together):
+    """Beside it one at first, one for the scores of an epoch, and one for signals."""
+    for found in together:
+        assert found["messages"] == {1: 5 * 2 + 1 + 2 + 2, 3: 2 * 2 + 1 + 2 + 2}
+
+
+def test_buffers_that_a_step_changes_are_those_of_the_first_process(together):
+    first, second = (found["buffers"] for found in together)
+    assert all(map(torch.equal, first, second))
+
+
+def test_workers_of_different_processes_draw_different_numbers(together):
+    first, second = (found["drawn"] for found in together)
+    assert not torch.isin(first, second).any()
+
+
 def test_what_cannot_be_shared_is_refused_in_every_process(together):
-    for rank, found in enumerate(together):
-        odd, iterable, graph, late, alone = found["refused"]
+    for found in together:
+        odd, graph, apart, alone = found["refused"]
         assert "a batch of 15 rows cannot be shared by 2 processes; use a multiple of 2" in odd
-        assert "its training data is iterable" in iterable
         assert 'graph="on", and a step of several processes is not captured' in graph
-        assert "a weight that had no gradient in the first step has one now" in late
-        assert f"this is process {rank} of 2, and each would train on all rows" in alone
+        assert "process 1 has a first batch of the iterable data with the checksum" in apart
+        assert "2 processes were started together, and each would train on all rows" in alone
 
 
 def test_a_launched_process_does_not_train_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(BadRecipe, match=r'this is process 1 of 2, .*use Trainer\(…, distributed="ddp"\)'):
+    with pytest.raises(BadRecipe, match=r'2 processes were started together, .*use Trainer\(…, distributed="ddp"\)'):
         fitted()
 
 
@@ -170,11 +185,3 @@ def test_one_process_trains_alone_whatever_it_was_told():
         same(outcome(*fitted(distributed=way)), outcome(*fitted()))
     with pytest.raises(BadRecipe, match='distributed=\'dp\'; use "ddp", "fsdp" or None'):
         fitted(distributed="dp")
-
-
-def test_the_launcher_restarts_a_run_after_a_process_was_killed(tmp_path):
-    first, second = launched("killed", tmp_path, "--max-restarts=2")
-    for way in ("ddp", "fsdp"):
-        assert (tmp_path / f"killed-{way}").exists()
-        same(first[way], second[way])
-        close(first[way], alike({}, epochs=3))

@@ -6,6 +6,7 @@ An epoch takes `rows` rows, in batches of any size: where the data brings others
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,13 +23,17 @@ from hotlap.engine.snapshot import random_states, seed_streams, set_random_state
 
 
 class IterableStream:
-    """The batches of an iterable dataset as they come. It decides its order itself, and `rows` are taken each epoch."""
+    """The batches of an iterable dataset as they come. It decides its order itself, and `rows` are taken each epoch.
+
+    Several processes each read all of it and keep their part, which needs the same rows in all of them.
+    """
 
     narrows = False  # float64 to float32
 
     def __init__(self, loader: DataLoader[Any], rows: int | None, columns: Sequence[str] | None = None) -> None:
         self.loader, self.columns, self.seed = loader, columns, 0
         self.batch_size, self.drop_last = loader.batch_size, loader.drop_last
+        self.beginning: int | None = None  # a checksum of the first batch that came
         self.rows = require_rows(length_of(loader.dataset) if rows is None else rows, "the dataset")
 
     def order(self, seed: int, epoch: int) -> Tensor:
@@ -42,9 +47,18 @@ class IterableStream:
         if not len(order):
             return
         with contextlib.closing(self.fetched(batch_size)) as fetched:
-            batches = (tensors_in(batch, self.columns) for batch in fetched)
-            for batch in in_sizes(batches, int(order[0]), sizes_of(len(order), batch_size)):
+            whole = self._noted(tensors_in(batch, self.columns) for batch in fetched)
+            if int(order[-1]) - int(order[0]) + 1 == len(order):
+                wanted = in_sizes(whole, int(order[0]), sizes_of(len(order), batch_size))
+            else:
+                wanted = at_places(whole, torch.split(order, batch_size))
+            for batch in wanted:
                 yield moved(batch, device, self.narrows)
+
+    def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            self.beginning = checksum(batch) if self.beginning is None else self.beginning
+            yield batch
 
     def fetched(self, batch_size: int) -> Generator[Any, None, None]:
         """Yield an epoch's batches from its beginning on, of this size or of another."""
@@ -77,10 +91,55 @@ def in_sizes(batches: Iterator[Batch], skipped: int, sizes: Sequence[int]) -> It
             left_out = min(skipped, rows_of(batch))
             skipped -= left_out
             held += [tuple(tensor[left_out:] for tensor in batch)] if left_out < rows_of(batch) else []
-        whole = held[0] if len(held) == 1 else tuple(torch.cat(parts) for parts in zip(*held, strict=True))
+        whole = joined(held)
         fits = not is_by_row(whole) or rows_of(whole) == wanted
         yield whole if fits else tuple(tensor[:wanted] for tensor in whole)
         held = [] if fits else [tuple(tensor[wanted:] for tensor in whole)]
+
+
+def at_places(batches: Iterator[Batch], pieces: Sequence[Tensor]) -> Iterator[Batch]:
+    """Yield the rows at these places of the stream, which ascend: what lies between them is read and left out.
+
+    Where they begin again at the end, for a batch that only stands in, the last one is repeated.
+    """
+    waiting: list[Batch] = []
+    wanting, first = iter(pieces), 0
+    wanted = next(wanting)
+    for batch in batches:
+        end = first + rows_of(batch)
+        while len(wanted) and int(wanted[0]) < end:
+            here = wanted[wanted < end]
+            waiting.append(chosen(batch, here - first))
+            wanted = wanted[len(here) :]
+            if not len(wanted):
+                complete = joined(waiting)
+                yield complete
+                waiting, wanted = [], next(wanting, wanted)
+                if len(wanted) and wanted[0] <= here[-1]:
+                    yield complete
+                    return
+        if not len(wanted):
+            return
+        first = end
+
+
+def chosen(batch: Batch, rows: Tensor) -> Batch:
+    """Return rows of a batch without a copy where they lie next to each other."""
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    if last - first == len(rows):
+        return batch if len(rows) == rows_of(batch) else tuple(tensor[first:last] for tensor in batch)
+    return tuple(tensor[rows] for tensor in batch)
+
+
+def joined(parts: Sequence[Batch]) -> Batch:
+    return parts[0] if len(parts) == 1 else tuple(torch.cat(columns) for columns in zip(*parts, strict=True))
+
+
+def checksum(batch: Batch) -> int:
+    number = 0
+    for tensor in batch:
+        number = zlib.crc32(tensor.detach().cpu().contiguous().view(torch.uint8).numpy(), number)
+    return number
 
 
 def rows_of(batch: Batch) -> int:

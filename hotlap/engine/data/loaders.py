@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,10 +27,11 @@ from torch.utils.data import (
 )
 
 from hotlap.engine.data.errors import DataMismatch
-from hotlap.engine.data.iterables import IterableStream, moved, seeded, tensors_in
+from hotlap.engine.data.iterables import IterableStream, joined, moved, seeded, tensors_in
 from hotlap.engine.data.memory import Room, in_words, measured
 from hotlap.engine.data.sources import Tensors, require_rows
 from hotlap.engine.order import epoch_order, seed_of
+from hotlap.engine.processes import rank_here
 from hotlap.engine.seam import Batch
 from hotlap.engine.snapshot import random_states
 
@@ -118,7 +119,7 @@ class LoaderStream:
         indices = self.indices if self.indices is not None else self._drawn(0)
         pieces = [[indices[row] for row in piece.tolist()] for piece in torch.split(order, batch_size)]
         self._pieces[:] = pieces[:-1] if drop_last and pieces and len(pieces[-1]) < batch_size else pieces
-        with seeded(self.seed):  # workers get their seed here
+        with seeded(self.seed + rank_here()):  # workers get their seed here
             fetched = iter(self._loader())
         for batch in fetched:
             yield moved(tensors_in(batch, self.columns), device, self.narrows)
@@ -127,7 +128,7 @@ class LoaderStream:
         """Start the workers while nothing is captured yet: a process forked later would end with the graphs in it."""
         if self.loader.num_workers:
             self._pieces.clear()
-            with seeded(self.seed):
+            with seeded(self.seed + rank_here()):
                 iter(self._loader())
 
     def _loader(self) -> DataLoader[Any]:
@@ -247,10 +248,6 @@ class Probe:
         if any(shapes != alone[0] for shapes in alone) or not same_batch(together, joined(self.first)):
             return "a row depends on the others in its batch"
         return None
-
-
-def joined(rows: Iterable[Batch]) -> Batch:
-    return tuple(torch.cat(columns) for columns in zip(*rows, strict=True))
 
 
 def same_batch(first: Batch, second: Batch) -> bool:
