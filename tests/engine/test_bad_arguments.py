@@ -13,10 +13,17 @@ from tests.engine.regression import FEW, INPUTS, MSE, TARGETS, network, sgd, tra
 from tests.engine.training import Rows, Stream
 
 
-@pytest.mark.parametrize("given", [3, "train.csv", {"x": INPUTS}, iter([1]), object()])
-def test_rejects_data_that_is_not_a_source(given):
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        *((given, r"give arrays, such as \(inputs, targets\), a DataLoader") for given in (3, iter([1]), object())),
+        ("train.csv", "give a reader of it: Folder"),
+        ({"x": INPUTS}, r"give one of its splits, such as data\['x'\]"),
+    ],
+)
+def test_rejects_data_that_is_not_a_source(given, advice):
     model = network()
-    with pytest.raises(BadRecipe, match=r"give arrays, such as \(inputs, targets\), a DataLoader"):
+    with pytest.raises(BadRecipe, match=advice):
         trainer(model, sgd(model)).fit(given, epochs=1)
 
 

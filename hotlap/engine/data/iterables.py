@@ -138,7 +138,7 @@ def joined(parts: Sequence[Batch]) -> Batch:
 def checksum(batch: Batch) -> int:
     number = 0
     for tensor in batch:
-        number = zlib.crc32(tensor.detach().cpu().contiguous().view(torch.uint8).numpy(), number)
+        number = zlib.crc32(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data, number)
     return number
 
 

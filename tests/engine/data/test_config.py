@@ -79,7 +79,7 @@ def test_a_file_overrides_only_what_it_names(tmp_path):
         ("[training]\nlearning_rate = nan", "training.learning_rate = nan is not a finite number"),
         (
             '[training]\nprecision = "fp8"',
-            'precision = "fp8" is text; it must be one of "fp32", "tf32", "bf16", "fp16"',
+            'precision = "fp8" is text; it must be one of "auto", "fp32", "tf32", "bf16", "fp16"',
         ),
         ("[training]\nclip = [1]", r'training.clip = \[1\] is a list; it must be a number or "none"'),
         ("[model]\ndropout = 1.0", "model.dropout = 1.0 is out of range; it must be at least 0 and below 1"),
