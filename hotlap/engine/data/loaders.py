@@ -181,7 +181,7 @@ class IterableStream:
         waiting: list[Batch] = []
         wanted = next(pieces, order)
         with seeded(self.seed):
-            fetched = iter(self.loader if len(order) else ())
+            fetched: Iterator[Any] = iter(self.loader if len(order) else ())
         for batch in fetched:
             tensors = tensors_in(batch, self.columns)
             self.beginning = checksum(tensors) if self.beginning is None else self.beginning
@@ -213,7 +213,7 @@ def chosen(batch: Batch, rows: Tensor) -> Batch:
 def checksum(batch: Batch) -> int:
     number = 0
     for tensor in batch:
-        number = zlib.crc32(tensor.detach().cpu().contiguous().view(torch.uint8).numpy(), number)
+        number = zlib.crc32(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes(), number)
     return number
 
 
