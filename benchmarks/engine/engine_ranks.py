@@ -91,7 +91,6 @@ def by_hand(workload: str, clock: Clock) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
         clock()
-    torch_distributed.destroy_process_group()
 
 
 def by_lightning(workload: str, clock: Clock) -> None:
@@ -132,7 +131,6 @@ def by_accelerate(workload: str, clock: Clock) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
         clock()
-    accelerator.end_training()
 
 
 ARMS = {"engine": by_the_engine, "DDP by hand": by_hand, "Lightning": by_lightning, "Accelerate": by_accelerate}
