@@ -20,6 +20,7 @@ SMALL = 1 << 20  # bytes of everything read
 MOST_CONTAINERS = 200_000
 FEW = 8  # tensors in one container that are still compared one by one
 DEEPEST = 12
+LARGE = 256 << 20  # bytes
 LONG = 5e-3  # seconds; anything slower is timed only once
 
 
@@ -61,8 +62,8 @@ class Contents:
         """Measure the size of everything, and how long comparing all of it takes."""
         self._seen.clear()
         self.bytes = sum(part.bytes for part in self.parts)
-        long = [part for part in self.parts if isinstance(part, Memory) and part.seconds > LONG]
-        others = [part for part in self.parts if not (isinstance(part, Memory) and part.seconds > LONG)]
+        large = [part for part in self.parts if isinstance(part, Memory) and part.bytes > LARGE]
+        others = [part for part in self.parts if not (isinstance(part, Memory) and part.bytes > LARGE)]
         seconds = float("inf")
         for _ in range(3):  # the first run has cold caches, and other load only adds time
             began = time.perf_counter()
@@ -70,7 +71,7 @@ class Contents:
             seconds = min(seconds, time.perf_counter() - began)
             if seconds > LONG:
                 break
-        self.seconds = seconds + sum(part.seconds for part in long)  # which were read just now
+        self.seconds = seconds + sum(part.seconds for part in large)  # which were read just now, and fit in no cache
 
     def compare_always(self, parts: list[Part], seconds: float) -> list[Part]:
         """Compare the smallest parts before every batch, as many as fit in the seconds; return the others."""

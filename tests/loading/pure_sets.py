@@ -183,6 +183,12 @@ class Photographs(Base):
         return torch.from_numpy(np.array(Image.open(self.files[i]).convert("RGB")))
 
 
+@pure()
+class Spectra(Base):
+    def __getitem__(self, i):
+        return torch.from_numpy(np.abs(np.fft.rfft(self.a[i]))), self.y[i]
+
+
 @pure(root=Path("labels"), names=["a", "b"])
 class Labels(Base):
     def __getitem__(self, i):

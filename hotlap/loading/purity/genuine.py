@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import sysconfig
+from contextlib import suppress
 from functools import lru_cache
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -62,4 +64,13 @@ def resolved(name: str) -> Any:
                 if found is None:
                     break
             return found
+    return None
+
+
+def imported_when_used(module: ModuleType, name: str) -> ModuleType | None:
+    """Import a part of NumPy, as it does itself when a program first uses it."""
+    if module.__name__ != "numpy":
+        return None
+    with suppress(ImportError):
+        return importlib.import_module(f"numpy.{name}")
     return None

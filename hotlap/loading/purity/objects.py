@@ -21,7 +21,7 @@ from types import (
 )
 from typing import Any
 
-from hotlap.loading.purity.genuine import in_the_standard_library
+from hotlap.loading.purity.genuine import imported_when_used, in_the_standard_library
 from hotlap.loading.purity.plain import (
     CONTAINERS,
     elements,
@@ -275,7 +275,7 @@ class Objects:
         if type(module) is not ModuleType and of_the_program(type(module).__module__):
             raise Impure(f"the module {module.__name__} customises attribute lookup")
         if name not in held:
-            inner = sys.modules.get(f"{module.__name__}.{name}")
+            inner = sys.modules.get(f"{module.__name__}.{name}") or imported_when_used(module, name)
             if inner is None:
                 raise Impure(f"the module {module.__name__} has no {name} yet")
             return Value(objects=(inner,))
