@@ -47,7 +47,10 @@ def test_no_thread_is_left_or_listed(much: numpy.ndarray, three_cores: None) -> 
     assert threading.active_count() == before
 
 
-def test_the_time_to_compare_much_memory_is_known_from_reading_it(much: numpy.ndarray) -> None:
+def test_the_time_to_compare_much_memory_is_known_from_reading_it(
+    much: numpy.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotlap.loading.contents.LARGE", much.nbytes - 1)
     contents = Contents()
     contents.add(much)
     contents.settle()
