@@ -167,11 +167,14 @@ class Sometimes(Plain):
 
 
 class Moving(nn.Module):
-    """Buffers that each step changes, in place and by another tensor, and on which the next step depends."""
+    """Buffers that each step changes, in place and by another tensor, and on which the next step depends.
+
+    A bias before the normalisation would have no gradient but rounding errors, of which Adam makes whole steps.
+    """
 
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 1))
+        self.body = nn.Sequential(nn.Linear(6, 12, bias=False), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 1))
         self.register_buffer("mean", torch.zeros(6))
         self.register_buffer("positive", torch.zeros((), dtype=torch.int64))
 
