@@ -18,7 +18,9 @@ from tests.catalog.resident import rows_asked_for
 @pytest.fixture(autouse=True)
 def strict(monkeypatch):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
-    monkeypatch.setattr(import_module("hotlap.catalog.sample_cache.apply"), "CHEAP_COPY", 1e9)
+    entry = import_module("hotlap.catalog.sample_cache.apply")
+    monkeypatch.setattr(entry, "CHEAP_COPY", 1e9)
+    monkeypatch.setattr(entry, "WORTH_KEEPING", 0.0)
     yield
     hotlap.disable()
 
