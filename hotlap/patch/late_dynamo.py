@@ -20,7 +20,7 @@ from hotlap.patch.imports import is_put_off, put_off, seconds_of
 DYNAMO = "torch._dynamo"
 OF_COMPILER = "torch._compile"  # whose `_disable_dynamo` wraps functions of torch …
 CALLED_INSTEAD = "__dynamo_disable"  # … and calls this attribute of them, which Dynamo's `disable` makes at first
-OF_TORCH = 0.5  # of the time to import torch: importing Dynamo takes longer than that
+OF_TORCH = 0.35  # of the time to import torch: importing Dynamo takes longer than that and the start of hotlap together
 OF_A_PACKAGE = frozenset({"__path__", "__all__", "__annotations__"})  # other such names it does not have
 
 
