@@ -1,8 +1,9 @@
 """Decides during training which optimisations stay on.
 
-The program starts unchanged. All candidates that start at once are then switched on and off together, in alternating
-short blocks of steps, and on top of those the candidates that take long to start, when the budget allows it. If a group
-is faster, each candidate is left out in turn and dropped if it gains nothing; if not, each half of it is tried. What
+The program starts unchanged. The candidate that usually gains most is then switched on and off, in alternating short
+blocks of steps, then all others that start at once together, and on top of those the candidates that take long to
+start, as the budget allows. If a group is faster, each candidate is left out in turn and dropped if it gains nothing;
+if not, each half of it is tried. What
 remains is compared with the unchanged program once more. Steps are watched afterwards: if they become slower than they
 were without, the comparison runs again. Every block is real training: nothing is repeated or discarded. When several
 ranks train together, the first decides and the others switch at the same step.
@@ -31,11 +32,14 @@ from hotlap.patch.signals import comes_from_outside
 WARM = 6  # ticks before the first block: the first ones allocate buffers and tune libraries …
 GAPS = 9  # the latest steps between two epochs: as long as the longest of them is nothing unusual
 ALIKE = 0.5  # of a pause: another at least this long is of the same kind
+LEADS = 0.8  # of the possible gain, usually: such a candidate is tried first
 CREDIT = 0.3  # seconds that must be left in the account before a trial
 LOST = 0.97  # of the earlier speed: below that, the gain is measured again
 WINDOW_STEPS, WINDOW_SECONDS = 50, 5.0  # of watching, at least
 LIGHTER = 0.7  # of the time a step took when it was decided: gains too small to see then may count now
 LOOKS = 3  # in all, including the first decision
+
+Tried = tuple[bool, list[Candidate]]  # whether they gain together, and those of them that have an effect
 
 
 class Decider:
@@ -207,25 +211,35 @@ class Decider:
                 return
 
     def _decide(self, candidates: list[Candidate]) -> Course:
-        """Find the candidates that gain on top of what is on, and leave those on. Those that take long to start come
-        last, on what the others have gained; what cannot be afforded yet waits.
+        """Find the candidates that gain on top of what is on, and leave those on. The one that usually gains most comes
+        first, by itself, and others that take long to start come last; what cannot be afforded yet waits.
         """
         self._waiting = [candidate for candidate in self._waiting if candidate not in candidates]
+        leading = [candidate for candidate in candidates if candidate.prepares and candidate.reach >= LEADS]
         quick = [candidate for candidate in candidates if not candidate.prepares]
-        tried: list[tuple[bool, list[Candidate]]] = []
+        slow = [candidate for candidate in candidates if candidate.prepares and candidate not in leading]
+        tried = yield from self._try_now(leading)
         if quick:
             yield from self._affordable(0.0)
             tried.append((yield from self._try_together(quick)))
-        if slow := self._affordable_now([candidate for candidate in candidates if candidate.prepares]):
-            tried.append((yield from self._try_together(slow)))
-        gained = [parts for gains, parts in tried if gains]
-        if gained and len(gained[-1]) == 1:
-            gained.pop()  # it was measured by itself, on top of the others
-        for parts in gained:
-            yield from self._prune(parts)
+        tried += yield from self._try_now(slow)
+        for gains, parts in tried:
+            if gains:
+                yield from self._prune(parts)
         for gains, parts in tried:
             if not gains:
                 yield from self._halve(parts)
+
+    def _try_now(self, candidates: list[Candidate]) -> Generator[None, None, list[Tried]]:
+        """Try together those that the budget allows now."""
+        affordable = self._affordable_now(candidates)
+        return [(yield from self._try_together(affordable))] if affordable else []
+
+    def _catch_up(self) -> Course:
+        """Try what has waited for the budget, before smaller gains are looked for."""
+        waiting, self._waiting = self._waiting, []
+        for gains, parts in (yield from self._try_now(waiting)):
+            yield from self._prune(parts) if gains else self._halve(parts)
 
     def _affordable_now(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return those that the budget allows together, likeliest to gain first; the others wait for more of it."""
@@ -238,7 +252,7 @@ class Decider:
                 self._waiting.append(candidate)
         return affordable
 
-    def _try_together(self, candidates: list[Candidate]) -> Generator[None, None, tuple[bool, list[Candidate]]]:
+    def _try_together(self, candidates: list[Candidate]) -> Generator[None, None, Tried]:
         """Return whether they gain together, and those of them that have an effect."""
         base = self._arms.now
         gains, applied = yield from self.trials.compare(base, base | joined(candidates))
@@ -248,16 +262,15 @@ class Decider:
         """Try each half of a group that has not gained, and the halves of those."""
         middle = len(candidates) // 2
         for half in (candidates[:middle], candidates[middle:]) if middle else ():
+            yield from self._catch_up()
             yield from self._affordable(sum(candidate.prepares for candidate in half))
             gains, parts = yield from self._try_together(half)
-            if gains and len(parts) > 1:
-                yield from self._prune(parts)
-            elif not gains:
-                yield from self._halve(parts)
+            yield from self._prune(parts) if gains else self._halve(parts)
 
     def _prune(self, candidates: list[Candidate]) -> Course:
-        """Leave out each candidate in turn; it stays if the rest is slower without it."""
-        for candidate in candidates:
+        """Leave out each candidate of a group in turn; it stays if the rest is slower without it."""
+        for candidate in candidates if len(candidates) > 1 else ():
+            yield from self._catch_up()
             whole = self._arms.now
             without = whole - candidate.names
             if without not in (whole, frozenset()):

@@ -16,6 +16,7 @@ class Candidate:
 
     names: Arm
     prepares: float = 0.0  # seconds
+    reach: float = 0.0  # usual gain, as a share of the possible gain
 
 
 class LoaderEntries(Protocol):

@@ -62,6 +62,7 @@ class Ticks:
         if self._is_elsewhere():
             return
         self._backwards, key = 0, _key(optimizer)
+        self._seams.without_optimizer = False
         if self._clock is None:
             self._listen(key)
         elif key == self._clock:
@@ -83,6 +84,7 @@ class Ticks:
         self._backwards += 1
         self.steps += self._backwards > NO_OPTIMIZER
         if self._backwards > NO_OPTIMIZER and not self._is_elsewhere():
+            self._seams.without_optimizer = True
             self._tick(None)
 
 

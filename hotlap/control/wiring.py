@@ -297,7 +297,7 @@ def _candidates(names: list[str]) -> list[Candidate]:
     """Return the candidates, likeliest to gain first; entries with small gains form one candidate."""
     alone = sorted((name for name in names if entries()[name].alone), key=lambda name: -entries()[name].reach)
     small = frozenset(names) - frozenset(alone)
-    found = [Candidate(frozenset({name}), entries()[name].prepares) for name in alone]
+    found = [Candidate(frozenset({name}), entries()[name].prepares, entries()[name].reach) for name in alone]
     return [*found, Candidate(small)] if small else found
 
 

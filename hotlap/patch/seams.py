@@ -43,6 +43,7 @@ class Seams:
         self.scaled_step = Seam("scaler stepped", guard)
         self.copying = Seam("tensor copied", guard)
         self.syncing = Seam("host waits for device", guard)
+        self.without_optimizer = False  # whether the program updates its weights by hand, as far as has been seen
         self.roots: set[int] = set()  # ids of the modules whose calls are seen
         self.when_silent: list[Callable[[], None]] = []  # called in a forked child that must not undo anything
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,14 +31,17 @@ class RootDiscovery:
         self._known_roots: ByIdentity[bool] = ByIdentity()  # those that were reported
         self._steps = self._walks = 0
         self._listening = False
+        self._by_hand: ByHand | None = None
 
     def when_root(self, known: RootKnown) -> None:
         """Call `known(module)` for each root, between two steps: after the second step of an optimizer that trains it.
 
-        A root is the outermost module *called* that owns parameters of an optimizer.
+        A root is the outermost module *called* that owns parameters of an optimizer. Where the program updates its
+        weights by hand, a backward pass counts as a step, of all parameters that have a gradient.
         """
         if not self._waiting:
             self._seams.stepping.subscribe(after=self._stepped)
+            self._seams.backward.subscribe(after=self._went_back)
         self._waiting.append(known)
         if len(self._known_roots):
             self._late.append(Late(known))
@@ -61,6 +66,11 @@ class RootDiscovery:
             self._searches.drop(optimizer)
             self._listen()
             self._report([root for root in search.found() if root not in self._known_roots])
+
+    def _went_back(self, *_: Any) -> None:
+        if self._seams.without_optimizer:
+            self._by_hand = self._by_hand or ByHand(self._seams.torch)
+            self._stepped(self._by_hand)
 
     def _begin(self, optimizer: Any) -> Search | None:
         if self._walks >= AT_ONCE + self._steps // EVERY:
@@ -99,6 +109,19 @@ class RootDiscovery:
         for known in list(self._waiting):
             for root in roots:
                 known(root)
+
+
+class ByHand:
+    """Stands for the optimizer of a program that updates its weights by hand."""
+
+    def __init__(self, torch: Any) -> None:
+        modules = [obj for obj in gc.get_objects() if issubclass(type(obj), torch.nn.Module)]
+        trained = {id(p): p for module in modules for p in module.parameters() if p.grad is not None}
+        self._trained = [weakref.ref(parameter) for parameter in trained.values()]  # the program may free its model
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [{"params": [parameter for ref in self._trained if (parameter := ref()) is not None]}]
 
 
 class Late:

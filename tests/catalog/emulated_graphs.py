@@ -168,6 +168,21 @@ def adam(parameters):
     return torch.optim.Adam(parameters, lr=0.01, fused=True)
 
 
+class UpdatedByHand:
+    """This is what a program without an optimizer does with its gradients."""
+
+    def __init__(self, parameters):
+        self._parameters = list(parameters)
+
+    def zero_grad(self, set_to_none=True):
+        for parameter in self._parameters:
+            parameter.grad = None if set_to_none or parameter.grad is None else parameter.grad.zero_()
+
+    def step(self):
+        for parameter in self._parameters:
+            parameter.data.add_(parameter.grad, alpha=-0.1)
+
+
 def train(
     model=Net, optimizer=sgd, steps=24, clip=None, schedule=None, set_to_none=True, closure=False, evaluate=False,
     tail=False, around=None, kept_norm=lambda norm: norm,

@@ -21,7 +21,18 @@ from hotlap.catalog.cuda_graphs.recorder import CudaRecorder
 from hotlap.catalog.cuda_graphs.rounding import near
 from hotlap.catalog.cuda_graphs.steady import Steady
 from hotlap.catalog.fused_optimizer import proof
-from tests.catalog.emulated_graphs import EmulatedRecorder, Net, StubCuda, adam, adamw, at_work, same, sgd, train
+from tests.catalog.emulated_graphs import (
+    EmulatedRecorder,
+    Net,
+    StubCuda,
+    UpdatedByHand,
+    adam,
+    adamw,
+    at_work,
+    same,
+    sgd,
+    train,
+)
 from tests.observations import launch_bound, observation
 
 graphs = pytest.fixture(at_work)
@@ -53,6 +64,19 @@ def test_results_are_identical_to_the_bit(case, graphs):
     assert ("stays eager" in graphs.site.outcome.why) == by_step, graphs.site.outcome
     assert ("clipping" in graphs.site.outcome.why) == ("clip" in CASES[case])
     assert (graphs.recorder.replays["other"] > 10) != by_step
+
+
+@pytest.mark.parametrize(
+    "case", [{}, {"set_to_none": False}, {"clip": 0.05}, {"model": lambda: Net(0.5), "tail": True}]
+)
+def test_weights_updated_by_hand_are_the_same_to_the_bit(case, graphs):
+    plain = train(optimizer=UpdatedByHand, **case)
+    graphs.begin()
+    graphs.site.seams.without_optimizer = True
+    replayed = train(optimizer=UpdatedByHand, **case)
+    assert same(replayed, plain)
+    assert graphs.site.outcome.status == "applied", graphs.site.outcome
+    assert graphs.recorder.replays["forward"] >= 15
 
 
 def test_supports_optimizers_created_and_hooked_before_it_begins(graphs):

@@ -564,3 +564,24 @@ def test_a_process_that_exists_for_trials_has_more_time_for_them() -> None:
     played = _with_a_dear_one(lambda arm: STEP * (0.5 if "dear" in arm else 1.0), prepares=12.0)
     played.deciding.account.grant(15.0)
     assert played.train(400).on == {"dear"}
+
+
+def test_what_usually_gains_most_is_tried_first() -> None:
+    names = ("small", "large")
+    played = Played(lambda arm: STEP * (0.3 if "large" in arm else 1.0), names=names, keeps=("large",))
+    played.deciding._candidates = [Candidate(frozenset({"small"})), Candidate(frozenset({"large"}), 0.5, reach=0.8)]
+    played.train(600)
+    assert played.deciding.findings.tried[0].names == ("large",)
+    assert played.on == {"large"}
+
+
+def test_what_waited_for_the_budget_comes_before_parts_of_a_group() -> None:
+    names = ("a", "b", "c", "d", "large")
+    played = Played(lambda arm: STEP * (0.3 if "large" in arm else 1.0), names=names, keeps=("large",))
+    small = [Candidate(frozenset({name})) for name in names[:4]]
+    left = played.deciding.account.left
+    played.deciding._candidates = [*small, Candidate(frozenset({"large"}), 0.5, reach=0.8)]
+    played.deciding.account.left = lambda now: left(now) if played.deciding.findings.tried else 0.4
+    played.train(1500)
+    assert [trial.names for trial in played.deciding.findings.tried[:2]] == [("a", "b", "c", "d"), ("large",)]
+    assert played.on == {"large"}

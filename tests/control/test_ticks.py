@@ -78,6 +78,16 @@ def test_without_an_optimizer_backward_passes_tick() -> None:
     assert heard.ticks == 100
 
 
+def test_the_seams_tell_a_program_that_updates_its_weights_by_hand() -> None:
+    heard = Heard()
+    heard.seams.without_optimizer = False
+    for _ in range(NO_OPTIMIZER + 1):
+        heard.backward()
+    assert heard.seams.without_optimizer
+    heard.step(optimizer_of())
+    assert not heard.seams.without_optimizer
+
+
 def test_many_backward_passes_per_step_do_not_tick() -> None:
     heard, optimizer = Heard(), optimizer_of()
     for _ in range(20):

@@ -26,6 +26,13 @@ MISSES = 16  # calls in a row that do not match the capture before it is capture
 RECORDINGS = 4  # … at most this many times in all
 
 
+class ByHand:
+    """Stands for the optimizer of a program that updates its weights by hand after each backward."""
+
+
+BY_HAND = ByHand()
+
+
 def apply(site: Site) -> None:
     Graphs(site, CudaRecorder(site.torch)).begin()
 
@@ -104,6 +111,8 @@ class Graphs:
     def _backward_ended(self, *_: Any) -> None:
         if self._graphed is not None:
             self._graphed.plain_backward(False)
+        if self.site.seams.without_optimizer:
+            self._stepped(BY_HAND)
 
     def _scaled(self, scaler: Any, *_: Any) -> None:
         self.habits.scaler = self.habits.scaler or scaler.is_enabled()
