@@ -114,6 +114,7 @@ class Entry:
     when: When = When.STEP
     alone: bool = False  # tried by itself while a program trains; the others are tried together
     prepares: float = 0.0  # seconds, roughly, that it takes to start: such entries are tried after the others
+    ahead: Callable[[Site], None] | None = None  # begins what can be prepared beside the training; `coming` until then
     retained: bool = False  # what it built is kept while it is off
 
     def parse(self, text: str | None) -> Any:

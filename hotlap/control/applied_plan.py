@@ -12,6 +12,7 @@ from typing import Any
 
 from hotlap.catalog import entries
 from hotlap.catalog.entry import When
+from hotlap.control.preparations import Preparations
 from hotlap.control.ticks import NO_OPTIMIZER
 from hotlap.control.wiring import Batches, Wiring, sentence_of
 from hotlap.machine import NO_GPU, gpu_name, gpus, usable_cores
@@ -101,6 +102,7 @@ class AppliedPlan:
         for site in self.sites:
             self._begin(site)
         if self.deciding is not None:
+            self.deciding.ahead.begin(lambda site: unmet(site, self.torch) is None)
             self.deciding.begin(self._decided, self._could_not_decide, self._was_tried)
         else:
             self.seams.stepping.subscribe(after=self._stepped)
@@ -121,8 +123,16 @@ class AppliedPlan:
 
     def _to_decide(self, tried: list[Choice]) -> Wiring:
         by_name = {choice.name: choice for choice in tried}
+        ahead = Preparations({name: self._site(choice) for name, choice in by_name.items() if entries()[name].ahead})
         batches = Batches([site for site in self.sites if entries()[site.name].when is When.LOADER and not site.asked])
-        return Wiring(self.torch, self.seams, list(by_name), batches, lambda name, arm: self._tried(by_name[name], arm))
+        return Wiring(
+            self.torch,
+            self.seams,
+            list(by_name),
+            batches,
+            lambda name, arm: self._tried(by_name[name], arm),
+            ahead,
+        )
 
     def _tried(self, choice: Choice, arm: frozenset[str]) -> Site:
         site = self._site(choice)

@@ -242,10 +242,12 @@ class Decider:
             yield from self._prune(parts) if gains else self._halve(parts)
 
     def _affordable_now(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return those that the budget allows together, likeliest to gain first; the others wait for more of it."""
+        """Return those that the budget allows together, likeliest to gain first; the others wait for more of it, or
+        until they are prepared.
+        """
         left, affordable = self.account.left(self._clock()), []
         for candidate in candidates:
-            if max(CREDIT, candidate.prepares) <= left:
+            if candidate.is_ready() and max(CREDIT, candidate.prepares) <= left:
                 left -= candidate.prepares
                 affordable.append(candidate)
             else:
@@ -331,7 +333,9 @@ class Decider:
         trial, if it ended that.
         """
         left = self.account.left(self._clock())
-        waited = [candidate for candidate in self._waiting if left >= max(CREDIT, candidate.prepares)]
+        waited = [
+            candidate for candidate in self._waiting if candidate.is_ready() and left >= max(CREDIT, candidate.prepares)
+        ]
         return waited + [candidate for candidate in self._left_out() if left >= self._cut_off_at(candidate)]
 
     def _cut_off_at(self, candidate: Candidate) -> float:

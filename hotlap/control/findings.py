@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +18,7 @@ class Candidate:
     names: Arm
     prepares: float = 0.0  # seconds
     reach: float = 0.0  # usual gain, as a share of the possible gain
+    is_ready: Callable[[], bool] = lambda: True  # whether nothing is being prepared for it beside the training
 
 
 class LoaderEntries(Protocol):

@@ -15,6 +15,7 @@ from hotlap.catalog import entries
 from hotlap.control.arms import Arm, Arms, Begin
 from hotlap.control.decider import Decider
 from hotlap.control.findings import Candidate
+from hotlap.control.preparations import Preparations
 from hotlap.control.ranks import Ranks, ranks_of
 from hotlap.control.starts import Starts
 from hotlap.control.ticks import Ticks
@@ -87,8 +88,16 @@ class Batches:
 
 
 class Wiring:
-    def __init__(self, torch: Any, seams: Seams, names: list[str], batches: Batches, begin: Begin) -> None:
-        self._torch, self._names, self.batches = torch, names, batches
+    def __init__(
+        self,
+        torch: Any,
+        seams: Seams,
+        names: list[str],
+        batches: Batches,
+        begin: Begin,
+        ahead: Preparations,
+    ) -> None:
+        self._torch, self._names, self.batches, self.ahead = torch, names, batches, ahead
         self._starts = Starts(torch, seams, time.perf_counter)
         self._session: Session | None = None
         self._hardware, self._remembered = "", False
@@ -100,7 +109,7 @@ class Wiring:
             self._arms,
             batches,
             Marks(torch),
-            _candidates(order),
+            _candidates(order, ahead),
             ranks=self._ranks,
             saved=lambda: late_dynamo.seconds_saved() + self._starts.saved,
         )
@@ -164,6 +173,7 @@ class Wiring:
 
     def end(self) -> None:
         self._starts.end()
+        self.ahead.end()
         self._deciding.end()
 
     def grant(self, seconds: float) -> None:
@@ -173,6 +183,7 @@ class Wiring:
     def fall_silent(self) -> None:
         for site in self._arms.sites:
             site.closed = True
+        self.ahead.fall_silent()
 
     @property
     def steps(self) -> int:
@@ -293,11 +304,14 @@ def sentence_of(tried: BlockTrial) -> str:
     return f"step {tried.at_step}: {', '.join(tried.names) or 'the rest'}: {tried.why}: {state}"
 
 
-def _candidates(names: list[str]) -> list[Candidate]:
+def _candidates(names: list[str], ahead: Preparations) -> list[Candidate]:
     """Return the candidates, likeliest to gain first; entries with small gains form one candidate."""
     alone = sorted((name for name in names if entries()[name].alone), key=lambda name: -entries()[name].reach)
     small = frozenset(names) - frozenset(alone)
-    found = [Candidate(frozenset({name}), entries()[name].prepares, entries()[name].reach) for name in alone]
+    found = [
+        Candidate(frozenset({name}), entries()[name].prepares, entries()[name].reach, partial(ahead.is_over, name))
+        for name in alone
+    ]
     return [*found, Candidate(small)] if small else found
 
 

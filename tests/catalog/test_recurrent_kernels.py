@@ -2,6 +2,8 @@
 
 import importlib
 import io
+import threading
+import time
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from observations import device, kernel, model, observation
 from torch import nn
 
 from hotlap.catalog import entries
-from hotlap.kernels.recurrent import direct, selection
+from hotlap.kernels.recurrent import direct, modules, selection
 from hotlap.patch.guard import Guard
 from hotlap.patch.seams import Seams
 from hotlap.runtime.root_discovery import RootDiscovery
@@ -19,6 +21,13 @@ from tests.kernels.recurrent import emulating
 from tests.kernels.recurrent.compared import BY
 
 swapping = importlib.import_module("hotlap.catalog.recurrent_kernels.apply")
+preparing = importlib.import_module("hotlap.catalog.recurrent_kernels.ahead")
+
+
+def wait_until(is_so, seconds=60):
+    ends = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < ends:
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -56,6 +65,31 @@ def test_layers_use_the_kernels_and_train_alike(site, as_if_on_a_gpu):
     assert len(as_if_on_a_gpu) >= 5  # once the root is known
     assert type(module.lstm) is nn.LSTM
     assert "forward" not in vars(module.lstm)
+
+
+def test_kernels_are_compiled_once_a_layer_trains(monkeypatch):
+    """They begin with the shape of the first training call; the layers are then torch's own again."""
+    seams = Seams(torch, Guard(strict=True))
+    made = Site("recurrent-kernels", entries()["recurrent-kernels"].code, None, torch, seams, RootDiscovery(seams))
+    compiled, goes_on = [], threading.Event()
+    monkeypatch.setattr(preparing, "on_gpu", lambda _: True)
+    monkeypatch.setattr(modules, "_of_place", lambda *_: None)
+    monkeypatch.setattr(
+        selection, "compilations", lambda key, _: [lambda: goes_on.wait(60), lambda: compiled.append(key.hidden)]
+    )
+    before = dict(vars(nn.LSTM))
+    preparing.ahead(made)
+    layer, series = nn.LSTM(3, 5), torch.randn(4, 2, 3)
+    with torch.no_grad():
+        layer(series)
+    layer.eval()(series)
+    assert not made.coming
+    layer.train()(series)
+    assert made.coming
+    assert vars(nn.LSTM) == before
+    goes_on.set()
+    wait_until(lambda: not made.coming)
+    assert compiled == [5]
 
 
 def test_only_layers_of_a_root_use_the_kernels(site, as_if_on_a_gpu):

@@ -585,3 +585,15 @@ def test_what_waited_for_the_budget_comes_before_parts_of_a_group() -> None:
     played.train(1500)
     assert [trial.names for trial in played.deciding.findings.tried[:2]] == [("a", "b", "c", "d"), ("large",)]
     assert played.on == {"large"}
+
+
+def test_what_is_prepared_beside_the_training_is_tried_once_it_is_ready() -> None:
+    played = Played(lambda arm: STEP * (0.5 if "dear" in arm else 1.0), names=("quick", "dear"), keeps=("dear",))
+    dear = Candidate(frozenset({"dear"}), 0.4, is_ready=lambda: played.now > 20.0)
+    played.deciding._candidates = [dear, Candidate(frozenset({"quick"}))]
+    while played.now < 20.0:
+        played.step()
+    assert "dear" not in played.begun
+    assert played.deciding.untried == {"dear"}
+    played.train(2000)
+    assert played.on == {"dear"}

@@ -8,14 +8,18 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 
 from hotlap.kernels.cuda.folder import cache_folder, written
+
+_locks: defaultdict[Path, Lock] = defaultdict(Lock)
 
 
 class NoCompiler(RuntimeError):
@@ -35,10 +39,11 @@ def compiled(source: str, defines: tuple[str, ...], target: str) -> bytes:
     nvrtc.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
     parts = (source, *options, str(version[0].value), str(version[1].value))
     path = cache_folder() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
-    code = _cached(path)
-    if code is None:
-        code = _compile(nvrtc, source, options)
-        written(path, hashlib.sha256(code).digest() + code)
+    with _locks[path]:  # another thread may be compiling it
+        code = _cached(path)
+        if code is None:
+            code = _compile(nvrtc, source, options)
+            written(path, hashlib.sha256(code).digest() + code)
     return code
 
 

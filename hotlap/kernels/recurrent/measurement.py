@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,14 +86,24 @@ def _syncs_allowed() -> Iterator[None]:
 
 def usable(key: Key, device: int, only: tuple[str, ...] = ()) -> list[Variant]:
     """Return the likely variants, compiled and loaded."""
-    properties = torch.cuda.get_device_properties(device)
-    chip = Chip(properties.multi_processor_count, (properties.major, properties.minor))
-    variants = [parse(name) for name in only] or likely(key.kind, key.hidden, key.batch, key.exact, chip)
+    variants = [parse(name) for name in only] or _likely(key, device)
     try:
         return compile_all(key.sizes, variants, device)
     except nvrtc.NoCompiler as error:
         say_once(f"{error}; recurrent layers use cuDNN")
         return []
+
+
+def _likely(key: Key, device: int) -> list[Variant]:
+    properties = torch.cuda.get_device_properties(device)
+    chip = Chip(properties.multi_processor_count, (properties.major, properties.minor))
+    return likely(key.kind, key.hidden, key.batch, key.exact, chip)
+
+
+def compilations(key: Key, device: int) -> list[Callable[[], object]]:
+    """Return jobs that compile the kernels of the likely variants, for `usable` to find them on disk."""
+    wanted = dict.fromkeys(found for variant in _likely(key, device) for found in key.sizes.kernels(variant))
+    return [partial(cuda_recurrence.binary, found, device) for found in wanted]
 
 
 def compile_all(sizes: Sizes, variants: list[Variant], device: int) -> list[Variant]:

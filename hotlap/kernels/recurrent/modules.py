@@ -121,15 +121,18 @@ def _way(module: Any, given: Any, hx: Any, quick: tuple[Any, ...] | None) -> Way
         if not torch.compiler.is_compiling():
             tell(f"{type(module).__name__} uses torch.nn's path: {why}")
         return None
-    kind = "lstm" if isinstance(module, torch.nn.LSTM) else "gru"
-    x = given if given.dim() == 3 else given.unsqueeze(0 if module.batch_first else 1)
-    x = x.transpose(0, 1) if module.batch_first else x
-    exact, autocast = is_exact(module), _autocast_dtype()
-    found = traits(module, kind, x, exact, autocast)
-    way = Way(shape_of(module, kind, exact, _variant(found, x.device)), autocast)
-    if quick is not None and selection.is_settled(found, x.device):
+    found, exact, autocast = traits(module, given), is_exact(module), _autocast_dtype()
+    way = Way(shape_of(module, str(found[0]), exact, _variant(found, given.device)), autocast)
+    if quick is not None and selection.is_settled(found, given.device):
         selection.remember(quick, way)
     return way
+
+
+def compilations(module: Any, given: Any, hx: Any = None) -> list[Callable[[], object]]:
+    """Return what compiles the kernels that may be the fastest for this call, one job for each kernel."""
+    if why_not(module, given, hx) is not None:
+        return []
+    return selection.compilations(Key(*traits(module, given)), given.device)  # type: ignore[arg-type]
 
 
 def is_exact(module: Any) -> bool:
@@ -142,10 +145,12 @@ def _autocast_dtype() -> torch.dtype | None:
     return torch.float16 if torch.is_autocast_enabled("cuda") else None
 
 
-def traits(module: Any, kind: str, x: Tensor, exact: bool, autocast: torch.dtype | None) -> tuple[str | int, ...]:
+def traits(module: Any, given: Tensor) -> tuple[str | int, ...]:
     """Return the fields of a Key, in its order."""
+    x = given if given.dim() == 3 else given.unsqueeze(0 if module.batch_first else 1)
+    x = x.transpose(0, 1) if module.batch_first else x
     return (
-        kind,
+        "lstm" if isinstance(module, torch.nn.LSTM) else "gru",
         _plain(x.shape[1]),
         _plain(x.shape[0]),
         _plain(module.input_size),
@@ -153,8 +158,8 @@ def traits(module: Any, kind: str, x: Tensor, exact: bool, autocast: torch.dtype
         _plain(module.num_layers),
         2 if module.bidirectional else 1,
         module.bias,
-        str(autocast or x.dtype).removeprefix("torch."),
-        exact,
+        str(_autocast_dtype() or x.dtype).removeprefix("torch."),
+        is_exact(module),
         torch.is_grad_enabled(),
     )
 

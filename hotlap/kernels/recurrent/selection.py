@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -122,6 +122,14 @@ def _choice(key: Key, device: torch.device) -> str:
         "%s: %s (%s)", key.text, name, ", ".join(f"{variant} {1e3 * took:.0f} µs" for variant, took in times.items())
     )
     return name
+
+
+def compilations(key: Key, device: torch.device) -> list[Callable[[], object]]:
+    """Return jobs that compile what a choice for this shape will load; none for one whose choice is remembered."""
+    index = index_of(device)
+    if is_forced() or (key, index) in _known or key.text in stored(index):
+        return []
+    return measurement.compilations(key, index)
 
 
 def alike(key: Key, device: int) -> tuple[str, ...]:

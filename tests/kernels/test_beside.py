@@ -1,0 +1,51 @@
+"""Kernels are compiled on threads of hotlap's, which end by themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from functools import partial
+
+from hotlap.kernels.cuda.beside import Beside
+
+
+def test_all_jobs_run_and_the_end_is_told_once_even_if_some_fail() -> None:
+    done: list[int] = []
+    told, ends = [], threading.Event()
+
+    def job(number: int) -> None:
+        if number % 3 == 0:
+            raise ValueError(number)
+        done.append(number)
+
+    Beside([partial(job, number) for number in range(12)], lambda: (told.append(1), ends.set()))
+    assert ends.wait(60)
+    assert sorted(done) == [number for number in range(12) if number % 3]
+    assert told == [1]
+
+
+def test_without_jobs_it_ends_at_once() -> None:
+    told: list[int] = []
+    Beside([], lambda: told.append(1))
+    assert told == [1]
+
+
+def test_a_process_that_ends_waits_for_the_job_under_way_and_begins_no_other() -> None:
+    program = """
+import sys, time
+from hotlap.kernels.cuda import beside
+beside.usable_cores = lambda: 1
+def job(number):
+    print("begins", number, flush=True)
+    if number == 0:
+        sys.stdin.read()
+        time.sleep(0.2)
+    print("ends", number, flush=True)
+from functools import partial
+beside.Beside([partial(job, number) for number in range(3)], lambda: None)
+print("main ends", flush=True)
+"""
+    given = {"input": "", "text": True, "timeout": 120, "stdout": subprocess.PIPE}
+    found = subprocess.run([sys.executable, "-c", program], **given, check=True)
+    assert sorted(found.stdout.splitlines()) == ["begins 0", "ends 0", "main ends"]
