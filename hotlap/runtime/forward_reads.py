@@ -56,12 +56,20 @@ class Readings:
         self._alive: list[Any] = []  # so that no id in `_seen` is reused
         self.generators: list[Any] = []  # random streams that the model has
         self.outside: str | None = None  # the reason, if it reads or writes what cannot be watched, such as the clock
+        self.sets: str | None = None  # the reason, if a module's code sets attributes of that module
         for module in root.modules():
             self._module(module, is_root=module is root)
         self._root, self._root_size = vars(root), _own_size(vars(root))
 
     @property
     def why_not(self) -> str | None:
+        return self.why_not_watched or self.sets
+
+    @property
+    def why_not_watched(self) -> str | None:
+        """Return why not, for who runs forward once and sees which attributes of its modules it sets: whether it sets
+        them depends on what is read here.
+        """
         if self.outside is not None:
             return self.outside
         return "forward reads more than can be watched" if len(self._keys) > MOST else None
@@ -181,7 +189,7 @@ class Readings:
         if not isinstance(function, FunctionType) or id(function.__code__) in self._seen:
             return
         self._mark(function.__code__)
-        self._writes(function)
+        self._writes(function, owner)
         names = set(names_of(function.__code__))
         self._names |= names
         for name in names:
@@ -222,10 +230,15 @@ class Readings:
                 if not isinstance(vars(module)[name], ModuleType | type):
                     self._place(vars(module), name, 0)
 
-    def _writes(self, function: FunctionType) -> None:
+    def _writes(self, function: FunctionType, owner: type) -> None:
         """Note what a function sets; not in installed packages, whose setting branches are rarely taken in training."""
-        if not _is_installed(function) and (name := next(written_by(function.__code__), None)) is not None:
-            self.outside = self.outside or f"{function.__qualname__} sets {name}"
+        if _is_installed(function):
+            return
+        for name, of_itself in written_by(function.__code__):
+            if of_itself and issubclass(owner, self._torch.nn.Module):
+                self.sets = self.sets or f"{function.__qualname__} sets {name}"
+            else:
+                self.outside = self.outside or f"{function.__qualname__} sets {name}"
 
     def _speaks(self, function: FunctionType) -> None:
         """Note a function that logs or warns; not for installed packages, whose warnings do not vary between steps."""
@@ -255,14 +268,21 @@ class Readings:
         return (name or "").partition(".")[0] == "torch"
 
 
-def written_by(code: CodeType) -> Iterator[str]:
-    """Yield the attributes and globals set by a function or by one defined in it."""
+def written_by(code: CodeType, is_inner: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield the attributes and globals set by a function or by one defined in it, and whether it is an attribute of
+    the function's first argument.
+    """
+    first = code.co_varnames[0] if code.co_argcount and not is_inner else None
+    loaded: Any = None  # the name of the local variable on top of the stack
     for instruction in dis.get_instructions(code):
         if instruction.opname in WRITING:
-            yield str(instruction.argval)
+            yield str(instruction.argval), instruction.opname == "STORE_ATTR" and loaded is not None and loaded == first
+        if instruction.opname not in ("CACHE", "EXTENDED_ARG"):
+            loaded = instruction.argval if "LOAD_FAST" in instruction.opname else None
+            loaded = loaded[-1] if isinstance(loaded, tuple) else loaded  # two are loaded at once
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from written_by(constant)
+            yield from written_by(constant, is_inner=True)
 
 
 def _is_installed(function: FunctionType) -> bool:

@@ -25,6 +25,7 @@ class EmulatedRecorder:
     def __init__(self):
         self.replays = {"forward": 0, "backward": 0, "other": 0}
         self.recorded = self.forgotten = 0
+        self.off = 0.0  # what is added to the gradients of a replay that goes wrong
 
     def here(self, work):
         return work()
@@ -49,7 +50,7 @@ class EmulatedRecorder:
 
         def replay_backward():
             self.replays["backward"] += 1
-            overwrite(gradients, backward(latest))
+            overwrite(gradients, [None if found is None else found + self.off for found in backward(latest)])
 
         return Recording(outputs, replay_forward, self.forget), Recording(gradients, replay_backward, self.forget)
 

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from hotlap.catalog.cuda_graphs.detect import detect
 from hotlap.catalog.cuda_graphs.graphed_module import GraphedRoot
 from hotlap.catalog.cuda_graphs.recorder import CudaRecorder
-from hotlap.catalog.cuda_graphs.rounding import near
+from hotlap.catalog.cuda_graphs.rounding import is_as_uncertain, near
 from hotlap.catalog.cuda_graphs.steady import Steady
 from hotlap.catalog.fused_optimizer import proof
 from tests.catalog.emulated_graphs import (
@@ -75,6 +75,66 @@ def test_weights_updated_by_hand_are_the_same_to_the_bit(case, graphs):
     graphs.site.seams.without_optimizer = True
     replayed = train(optimizer=UpdatedByHand, **case)
     assert same(replayed, plain)
+    assert graphs.site.outcome.status == "applied", graphs.site.outcome
+    assert graphs.recorder.replays["forward"] >= 15
+
+
+class Masked(Net):
+    """It makes a mask for the size of its batch, and keeps it until a batch has another size."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask = None
+
+    def forward(self, inputs):
+        if self.mask is None or self.mask.size(0) != len(inputs):
+            self.mask = torch.linspace(0.5, 1.5, len(inputs)).unsqueeze(1)
+        return super().forward(inputs * self.mask)
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_mask_that_is_made_anew_when_the_size_changes_stays_right(tail, graphs):
+    plain = train(model=Masked, tail=tail, steps=60)
+    graphs.begin()
+    replayed = train(model=Masked, tail=tail, steps=60)
+    assert same(replayed, plain)
+    assert graphs.site.outcome.status == "applied", graphs.site.outcome
+    assert graphs.recorder.replays["forward"] >= (4 if tail else 50)
+
+
+def test_what_differs_from_itself_as_much_may_differ():
+    reference = torch.zeros(100)
+    again = [torch.randn(100, generator=torch.Generator().manual_seed(n)) * 1e-3 for n in range(2)]
+    assert is_as_uncertain(torch.full((100,), 4e-3), reference, again)
+    assert not is_as_uncertain(torch.full((100,), 4e-2), reference, again)
+    assert not is_as_uncertain(torch.full((100,), 1e-9), reference, [reference, reference])
+    assert not is_as_uncertain(None, reference, again)
+    assert not is_as_uncertain(torch.zeros(100), reference, [])
+
+
+def test_a_model_that_is_never_the_same_twice_may_be_replayed_as_long_as_it_is_no_further_off(graphs):
+    """Its gradient is noise around nothing, as that of a bias before a normalisation when kernels add in any order."""
+    noise = torch.Generator().manual_seed(0)
+
+    class Uncertain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, inputs, weight):
+            return inputs + 0 * weight
+
+        @staticmethod
+        def backward(ctx, upstream):
+            return upstream, 1e-4 * torch.randn(upstream.shape[-1], generator=noise)
+
+    class Noisy(Net):
+        def __init__(self):
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(2))
+
+        def forward(self, inputs):
+            return Uncertain.apply(super().forward(inputs), self.shift)
+
+    graphs.begin()
+    train(model=Noisy)
     assert graphs.site.outcome.status == "applied", graphs.site.outcome
     assert graphs.recorder.replays["forward"] >= 15
 

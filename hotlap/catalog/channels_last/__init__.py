@@ -10,5 +10,6 @@ ENTRY = Entry(
     stage=Stage.MODEL,
     after=("activation-checkpointing",),
     reach=0.1,
+    prepares=0.5,  # other algorithms for each convolution
     alone=True,
 )

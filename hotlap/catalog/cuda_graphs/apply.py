@@ -23,7 +23,7 @@ from hotlap.runtime.site import Site
 OBSERVED = 1  # ordinary steps with the root known, before anything is captured
 STALE = 2  # steps without a call after which a root counts as no longer trained
 MISSES = 16  # calls in a row that do not match the capture before it is captured again …
-RECORDINGS = 4  # … at most this many times in all
+RECORDINGS, PER_STEPS = 4, 1000  # … at most this many times in all, and once more in so many steps
 
 
 class ByHand:
@@ -178,7 +178,7 @@ class Graphs:
         self._misses = self._misses + 1 if found is MISSING else 0
         if found is not MISSING:
             self.functions.root_replayed()
-        elif (self._misses >= MISSES or self._graphed.is_over) and self._recordings < RECORDINGS:
+        elif (self._misses >= MISSES or self._graphed.is_over) and self._may_record:
             self._let_go()
         return found
 
@@ -191,7 +191,7 @@ class Graphs:
 
     def _record(self, module: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Capture after an ordinary step, for inputs of a kind seen twice in a row; return whether that happened."""
-        if self.habits.steps < OBSERVED or self._recordings >= RECORDINGS or self.site.closed:
+        if self.habits.steps < OBSERVED or not self._may_record or self.site.closed:
             return False
         leaves, shape = self.torch.utils._pytree.tree_flatten((args, kwargs))
         kinds = kinds_of(self.torch, leaves, self.recorder.device_type)
@@ -208,6 +208,10 @@ class Graphs:
         self._graphed = GraphedRoot(self.torch, self.recorder, module, forward, args, kwargs)
         self.tell()
         return True
+
+    @property
+    def _may_record(self) -> bool:
+        return self._recordings < RECORDINGS + self._steps // PER_STEPS
 
     def _why_not_now(self) -> str | None:
         return "anomaly mode is on" if self.torch.is_anomaly_enabled() else None

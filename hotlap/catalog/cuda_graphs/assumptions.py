@@ -42,8 +42,8 @@ class Assumptions:
         self._address = torch.Tensor.data_ptr
         self._function = getattr(forward, "__func__", forward)
         self._readings = Readings(torch, module)
-        if self._readings.why_not is not None:
-            raise EntryDeclined(self._readings.why_not)
+        if self._readings.why_not_watched is not None:
+            raise EntryDeclined(self._readings.why_not_watched)
         self._mode = self._now(module)
         self._other, self._times = self._mode, 0  # another mode it was seen in, and how many times in a row
 

@@ -7,7 +7,7 @@ is done here without these nodes, which cost more than the rest of a replayed st
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -142,3 +142,24 @@ class Gradients:
     def forget(self) -> None:
         self._recorded, self._views, self._parameters, self._storages = [], [], [], []
         self._of_storages, self._numbers, self._usual_uses = [], [], []
+
+
+def apart(torch: Any, found: Sequence[Any], leaves: Sequence[Any], upstream: list[Any]) -> list[Any]:
+    """Give each gradient memory of its own, laid out like its leaf, as autograd would when storing it."""
+    taken = [_extent(tensor) for tensor in upstream]
+    gradients: list[Any] = []
+    for gradient, leaf in zip(found, leaves, strict=True):
+        held = gradient
+        if gradient is not None:
+            start, end = _extent(gradient)
+            if gradient.stride() != leaf.stride() or any(start < last and first < end for first, last in taken):
+                held = torch.empty_like(leaf, requires_grad=False).copy_(gradient)
+            taken.append(_extent(held))
+        gradients.append(held)
+    return gradients
+
+
+def _extent(tensor: Any) -> tuple[int, int]:
+    """Return the start and the end of a tensor's memory, for tensors without gaps."""
+    start = tensor.data_ptr()
+    return start, start + tensor.numel() * tensor.element_size()
