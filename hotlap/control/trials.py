@@ -33,8 +33,8 @@ TOO_DEAR = "the trial used up the time that the training so far allows"
 SAME = "none of it applies here"
 
 
-class AccountEmpty(Exception):
-    """Raised to end the trial under way, because its time budget is spent."""
+class TrialEnded(Exception):
+    """Raised to end the trial under way without a result; it says why."""
 
 
 class Trials:
@@ -80,8 +80,8 @@ class Trials:
                 found = faster(with_, without)
                 if found.is_clear or (found.ratio < GAIN and not found.is_wide):
                     break
-        except AccountEmpty:
-            why, found, self.settling = TOO_DEAR, None, False
+        except TrialEnded as end:
+            why, found, self.settling = str(end), None, False
             self.findings.ever_on |= self._orders.applied()
         cost = self._account.close()
         gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
@@ -117,7 +117,7 @@ class Trials:
 
     def _turns(self, base: Arm, arm: Arm, home: Arm) -> Generator[None, None, Turns]:
         """Time blocks without and with the arm in turn; a new arm shrinks to the entries that have an effect."""
-        is_new = arm != home
+        is_new, held = arm != home, base & self._orders.applied()
         without: list[float] = []
         with_: list[float] = []
         for is_with in TURNS:
@@ -125,6 +125,8 @@ class Trials:
             if self._arms.now != wanted:
                 yield from self._orders.switch(wanted)
                 yield from self.settle(SETTLES if is_with and is_new else SETTLES_AGAIN)
+                if lost := held - self._orders.applied():
+                    raise TrialEnded(f"{', '.join(sorted(lost))} did not come back on")
             if is_with and is_new:
                 yield from self._orders.settle_on(base | (arm & self._orders.applied()))
                 arm, is_new = self._arms.now, False
@@ -152,7 +154,7 @@ class Trials:
 
     def _require_credit(self) -> None:
         if self._account.is_overdrawn(self._clock()):
-            raise AccountEmpty
+            raise TrialEnded(TOO_DEAR)
 
     def block(self, parts: int = PARTS, until: float = math.inf) -> Generator[None, None, list[float]]:
         """Return the seconds per step of each part of a block."""

@@ -597,3 +597,17 @@ def test_what_is_prepared_beside_the_training_is_tried_once_it_is_ready() -> Non
     assert played.deciding.untried == {"dear"}
     played.train(2000)
     assert played.on == {"dear"}
+
+
+def test_a_trial_in_which_something_does_not_come_back_on_says_nothing() -> None:
+    """Without the first, the second would look four times as slow."""
+    played = Played(lambda arm: STEP * (0.25 if arm == {"first"} else 1.0), names=("first", "second"), keeps=("first",))
+    played.deciding._candidates = [Candidate(frozenset({"first"}), 0.1, reach=0.8), Candidate(frozenset({"second"}))]
+    begin = played.arms._begin
+    played.arms._begin = lambda name, arm: (
+        Switched(name, refused=True) if len(arm) == 2 and name == "first" else begin(name, arm)
+    )
+    played.train(1500)
+    whys = {trial.names: trial.why for trial in played.deciding.findings.tried}
+    assert whys["second",] == "first did not come back on"
+    assert played.on == {"first"}
