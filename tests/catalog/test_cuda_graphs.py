@@ -524,3 +524,12 @@ def noting(method, calls):
         return method(*args)
 
     return noted
+
+
+def test_the_step_of_a_class_first_used_after_it_was_replaced_is_captured(graphs, monkeypatch):
+    """Torch then puts the hooks of the step around ours."""
+    before = torch.optim.Adagrad.step
+    monkeypatch.setattr(torch.optim.Adagrad, "step", before.__wrapped__ if getattr(before, "hooked", False) else before)
+    graphs.begin()
+    train(optimizer=adagrad)
+    assert "Adagrad's step" in graphs.site.outcome.why
