@@ -343,10 +343,12 @@ class Decider:
         return max(CREDIT, 2 * last.cost) if last is not None and last.why == TOO_DEAR else math.inf
 
     def _window(self) -> Generator[None, None, float | None]:
-        """Return the seconds per step over a window, or None if a loader kept starting new iterations."""
+        """Return the seconds per step over a window, or None if a loader kept starting new iterations. It is shorter
+        once batches are cached and steps take much less time than before.
+        """
         total, steps, began = 0.0, 0, self._clock()
-        seen = 0
-        while steps < WINDOW_STEPS or self._clock() - began < WINDOW_SECONDS:
+        seen, light = 0, QUICKER * (self.findings.after or 0.0) if self._loading.applied() else 0.0
+        while steps < WINDOW_STEPS or (total >= light * steps and self._clock() - began < WINDOW_SECONDS):
             self._ticks.iterated = False
             yield
             seen += 1

@@ -32,9 +32,15 @@ class Roots:
         self._owned = {id(parameter) for parameter in parameters}
         modules = [obj for obj in gc.get_objects() if issubclass(type(obj), self._module)]
         inner = {id(child) for module in modules for child in children_of(module)}
-        self.tops = [module for module in modules if id(module) not in inner and self._owns(module)]
+        tops = [module for module in modules if id(module) not in inner and self._owns(module)]
+        self.tops = [self._inside(top) for top in tops]
         for top in self.tops:
             self._watch(top)
+
+    def _inside(self, top: Any) -> Any:
+        """Return what a DataParallel over one device, or none, does nothing but call."""
+        wraps = type(top) is self._seams.torch.nn.DataParallel and len(top.device_ids) <= 1
+        return top.module if wraps else top
 
     def called(self, module: Any) -> None:
         self._called.add(id(module))

@@ -29,7 +29,7 @@ OF_MODULES = frozenset(
     "_forward_pre_hooks_with_kwargs _state_dict_hooks _state_dict_pre_hooks _load_state_dict_pre_hooks "
     "_load_state_dict_post_hooks _flat_weights _flat_weight_refs forward".split()
 )
-SPEAKING = {"print", "input", "open", "exec", "eval"}
+REACHING = {"input", "open", "exec", "eval"}
 WRITING = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
 INSTALLED = ("site-packages", "dist-packages")
 
@@ -56,19 +56,19 @@ class Readings:
         self._alive: list[Any] = []  # so that no id in `_seen` is reused
         self.generators: list[Any] = []  # random streams that the model has
         self.outside: str | None = None  # the reason, if it reads or writes what cannot be watched, such as the clock
-        self.sets: str | None = None  # the reason, if a module's code sets attributes of that module
+        self.leaves: str | None = None  # the reason, if it may print, log or set attributes of its modules
         for module in root.modules():
             self._module(module, is_root=module is root)
         self._root, self._root_size = vars(root), _own_size(vars(root))
 
     @property
     def why_not(self) -> str | None:
-        return self.why_not_watched or self.sets
+        return self.why_not_watched or self.leaves
 
     @property
     def why_not_watched(self) -> str | None:
-        """Return why not, for who runs forward once and sees which attributes of its modules it sets: whether it sets
-        them depends on what is read here.
+        """Return why not, for who runs forward once and sees what it prints, logs, and sets of its modules: whether it
+        does depends on what is read here.
         """
         if self.outside is not None:
             return self.outside
@@ -195,8 +195,10 @@ class Readings:
         for name in names:
             if name in function.__globals__:
                 self._global(function, name, names)
-            elif name in SPEAKING and hasattr(builtins, name):
+            elif name in REACHING and hasattr(builtins, name):
                 self.outside = self.outside or f"{function.__qualname__} uses {name}"
+            elif name == "print" and not _is_installed(function):
+                self.leaves = self.leaves or f"{function.__qualname__} prints"
             self._method(owner, name)
         for cell in function.__closure__ or ():
             try:
@@ -213,8 +215,10 @@ class Readings:
         elif isinstance(value, type):
             for member in names | {"__init__", "__call__", "forward"}:
                 self._method(value, member)
-        elif isinstance(value, logging.Logger) or value is warnings.warn:
-            self._speaks(function)
+        elif isinstance(value, logging.Logger):
+            self._logs(function)
+        elif value is warnings.warn:
+            self._warns(function)
         elif any(value is clock for clock in (time.time, time.perf_counter, time.monotonic)):
             self.outside = self.outside or f"{function.__qualname__} reads the clock"
         elif not self._is_torch(getattr(value, "__module__", None)) or not callable(value):
@@ -223,8 +227,10 @@ class Readings:
     def _of_module(self, function: FunctionType, module: ModuleType, names: set[str]) -> None:
         if module is time or module.__name__ == "datetime":
             self.outside = self.outside or f"{function.__qualname__} reads the clock"
-        elif module in (logging, warnings):
-            self._speaks(function)
+        elif module is logging:
+            self._logs(function)
+        elif module is warnings:
+            self._warns(function)
         elif module.__name__.partition(".")[0] not in ("torch", "numpy", "math", "random", *sys.stdlib_module_names):
             for name in names & vars(module).keys():
                 if not isinstance(vars(module)[name], ModuleType | type):
@@ -238,14 +244,18 @@ class Readings:
             if of_itself and function.__name__ == "__init__":
                 continue  # of an object that is only made now
             if of_itself and issubclass(owner, self._torch.nn.Module):
-                self.sets = self.sets or f"{function.__qualname__} sets {name}"
+                self.leaves = self.leaves or f"{function.__qualname__} sets {name}"
             else:
                 self.outside = self.outside or f"{function.__qualname__} sets {name}"
 
-    def _speaks(self, function: FunctionType) -> None:
-        """Note a function that logs or warns; not for installed packages, whose warnings do not vary between steps."""
+    def _logs(self, function: FunctionType) -> None:
         if not _is_installed(function):
-            self.outside = self.outside or f"{function.__qualname__} writes a log or warns"
+            self.leaves = self.leaves or f"{function.__qualname__} writes a log"
+
+    def _warns(self, function: FunctionType) -> None:
+        """Note a function that warns; not for installed packages, whose warnings do not vary between steps."""
+        if not _is_installed(function):
+            self.outside = self.outside or f"{function.__qualname__} warns"
 
     def _method(self, owner: type, name: str) -> None:
         for number, base in enumerate(owner.__mro__):

@@ -111,7 +111,7 @@ class Saying(Block):
         return super().forward(x)
 
 
-@pytest.mark.parametrize(("block", "why"), [(OwnStream, "random streams of its own"), (Saying, "uses print")])
+@pytest.mark.parametrize(("block", "why"), [(OwnStream, "random streams of its own"), (Saying, "prints")])
 def test_refuses_blocks_in_which_recomputation_would_be_visible(block, why):
     def make():
         model = Blocks()

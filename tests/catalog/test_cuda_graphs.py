@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import inspect
 import io
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -115,6 +116,96 @@ def test_a_mask_that_is_made_anew_when_the_size_changes_stays_right(tail, graphs
     assert same(replayed, plain)
     assert graphs.site.outcome.status == "applied", graphs.site.outcome
     assert graphs.recorder.replays["forward"] >= (4 if tail else 50)
+
+
+class Talkative(Net):
+    """It prints and logs, but only when asked to."""
+
+    verbose = False
+
+    def forward(self, inputs):
+        if self.verbose:
+            print("it was called")
+            logging.getLogger("of a model").warning("it was called")
+        return super().forward(inputs)
+
+
+def test_a_model_that_prints_when_asked_to_is_replayed_until_then(graphs, capsys):
+    def around(number, net, _):
+        net.verbose = number in (12, 13)
+
+    plain = train(model=Talkative, around=around)
+    said = capsys.readouterr().out
+    graphs.begin()
+    replayed = train(model=Talkative, around=around)
+    assert same(replayed, plain)
+    assert capsys.readouterr().out == said == 2 * "it was called\n"
+    assert graphs.recorder.replays["forward"] >= 15
+
+
+class Attending(nn.Module):
+    """A transformer layer asks at each call whether its mask is causal, and waits for the answer."""
+
+    def __init__(self, made_anew=False):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.1, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(9))
+        self.made_anew = made_anew
+
+    def forward(self, inputs):
+        mask = self.mask[: len(inputs), : len(inputs)]
+        return self.layers(inputs.unsqueeze(0), mask=mask.clone() if self.made_anew else mask)
+
+
+def test_a_mask_is_asked_once_whether_it_is_causal(graphs, monkeypatch):
+    original, asked = nn.modules.transformer._detect_is_causal_mask, []
+
+    def detect(mask, is_causal=None, size=None):
+        asked.append(is_causal)
+        return original(mask, is_causal, size)
+
+    monkeypatch.setattr(nn.modules.transformer, "_detect_is_causal_mask", detect)
+    plain, each = train(model=Attending), len(asked)
+    asked.clear()
+    graphs.begin()
+    replayed = train(model=Attending)
+    assert same(replayed, plain)
+    assert graphs.site.outcome.status == "applied", graphs.site.outcome
+    assert graphs.recorder.replays["forward"] >= 15
+    assert len(asked) < each / 2
+    assert nn.modules.transformer._detect_is_causal_mask is detect
+
+
+def test_a_mask_that_the_program_writes_into_is_asked_again(graphs):
+    def around(number, net, _):
+        if number == 12:
+            net.mask.zero_()
+
+    plain = train(model=Attending, around=around, steps=60)
+    graphs.begin()
+    replayed = train(model=Attending, around=around, steps=60)
+    assert same(replayed, plain)
+    assert graphs.recorder.replays["forward"] >= 20
+
+
+def test_refuses_a_mask_that_is_made_anew_in_each_call(graphs):
+    plain = train(model=lambda: Attending(made_anew=True))
+    graphs.begin()
+    replayed = train(model=lambda: Attending(made_anew=True))
+    assert same(replayed, plain)
+    assert graphs.site.outcome.status == "refused"
+    assert "a mask that it makes anew" in graphs.site.outcome.why
+
+
+@pytest.mark.parametrize("devices", [None, []])
+def test_a_model_in_a_data_parallel_over_one_device_is_captured(devices, graphs):
+    plain = train(model=lambda: nn.DataParallel(Net(), devices))
+    graphs.begin()
+    replayed = train(model=lambda: nn.DataParallel(Net(), devices))
+    assert same(replayed, plain)
+    assert "forward and backward of Net" in graphs.site.outcome.why
+    assert graphs.recorder.replays["forward"] >= 15
 
 
 def test_what_differs_from_itself_as_much_may_differ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import time
 
@@ -17,6 +18,12 @@ graphs = pytest.fixture(at_work)
 
 class Settings:
     scale = 1.0
+
+
+class Logging(Net):
+    def forward(self, inputs):
+        logging.getLogger("of a model").warning("it was called")
+        return super().forward(inputs)
 
 
 class Changing(Net):
@@ -79,8 +86,7 @@ class RecurrentDropout(Net):
 
 class Printing(Net):
     def forward(self, inputs):
-        if len(inputs) > 100:
-            print("many")
+        print("it was called")
         return super().forward(inputs)
 
 
@@ -112,7 +118,8 @@ class Counting(Net):
 SEEN: list[int] = []
 
 REFUSED = {
-    Printing: "Printing.forward uses print",
+    Printing: "forward prints or writes a log",
+    Logging: "forward prints or writes a log",
     Timing: "Timing.forward reads the clock",
     Appending: "forward changes a list or dictionary",
     RecurrentDropout: "dropout between recurrent layers",

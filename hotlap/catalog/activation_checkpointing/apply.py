@@ -79,7 +79,8 @@ def _why_not(site: Site, root: Any) -> str | None:
     readings = Readings(site.torch, root)
     if readings.generators:
         return "the model has random streams of its own, which would advance when a block is computed again"
-    return None if readings.outside is None else f"{readings.outside}, which a second computation would repeat"
+    effect = readings.outside or readings.leaves
+    return None if effect is None else f"{effect}, which a second computation would repeat"
 
 
 class FirstCall:

@@ -13,6 +13,7 @@ from typing import Any
 from hotlap.catalog.cuda_graphs.assumptions import Assumptions, Snapshot, Traces
 from hotlap.catalog.cuda_graphs.gradients import Gradients, apart
 from hotlap.catalog.cuda_graphs.inputs import Inputs
+from hotlap.catalog.cuda_graphs.masks import CausalMasks
 from hotlap.catalog.cuda_graphs.parameter_list import ParameterList
 from hotlap.catalog.cuda_graphs.recorder import Recorder
 from hotlap.catalog.cuda_graphs.rounding import difference, is_as_uncertain, largest, near
@@ -24,6 +25,7 @@ from hotlap.runtime.decline import EntryDeclined
 from hotlap.runtime.forwards import MISSING
 from hotlap.runtime.other_threads import why_not_alone
 from hotlap.runtime.recomputed_weights import weight_norms
+from hotlap.runtime.silence import silenced
 
 MORE_REHEARSALS = 2  # besides the one compared with the replay: lazy set-up must not be captured
 MANY_OUTPUTS = 8
@@ -66,6 +68,7 @@ class GraphedRoot:
         self._turn: Any = lambda: None
         self._given: Any = lambda: None  # the output of this turn, if there is only one
         self._replays, self._is_roomy = 0, True  # whether there is memory to compute a batch both ways
+        self._masks = CausalMasks(torch, self._inputs.tensors, recorder.waiting)
         snapshot = Snapshot(torch, recorder, module)
         try:
             self._record(module, forward)
@@ -90,13 +93,14 @@ class GraphedRoot:
 
         def run() -> list[Any]:
             args, kwargs = self._inputs.arguments()
-            with self.own_casts():
+            with self._masks.answered(), self.own_casts():
                 outputs, self._outputs_shape = self._tree.tree_flatten(forward(*args, **kwargs))
             return outputs  # type: ignore[no-any-return]
 
         snapshot = Snapshot(self._torch, self._recorder, module)
         self._rehearse(module, run)
         self._standing.check_rehearsed()
+        self._masks.learned()
         twins = Twins(module, self._parameters)
 
         def twin_run() -> list[Any]:
@@ -122,7 +126,8 @@ class GraphedRoot:
         traces = Traces(self._torch, module, own_stream=self._recorder.device_type != "cpu")
         versions = self._inputs.versions()
         try:
-            self._recorder.here(lambda: self._try(run))
+            with silenced() as silence:
+                self._recorder.here(lambda: self._try(run))
         except RuntimeError as error:
             if "synchroniz" not in str(error):
                 raise
@@ -132,6 +137,8 @@ class GraphedRoot:
             traces.put_back()
         if versions != self._inputs.versions():
             why = "forward writes into its inputs"
+        if silence.broken:
+            why = "forward prints or writes a log, which a replay would not"
         if why is not None:
             raise EntryDeclined(why)
 
@@ -269,7 +276,7 @@ class GraphedRoot:
         if self._under_way:
             return MISSING  # the backward of another call still needs the activations
         leaves = self._inputs.fitting(args, kwargs)
-        if leaves is None or not self._standing.holds(module, forward):
+        if leaves is None or not self._standing.holds(module, forward) or not self._masks.hold():
             return MISSING
         self._inputs.take(leaves)
         if self._in_functorch():
@@ -377,6 +384,7 @@ class GraphedRoot:
             self._back.forget()
             self._outputs, self._returned, self._upstream, self._of_inputs = [], {}, [], []
             self._inputs.forget()
+            self._masks.forget()
             self._gradients.forget()
             self._listed.forget()
             self._function = self._apply = None

@@ -58,6 +58,10 @@ class Inputs:
         self._trained = [n for n in self._tensors if leaves[n].requires_grad]
         self.sources: list[Any] = []  # the differentiable tensors of the last arguments
 
+    @property
+    def tensors(self) -> list[Any]:
+        return [self._held[n] for n in self._tensors]
+
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a run. Differentiable ones are new tensors each time, over the same memory."""
         leaves = list(self._held)

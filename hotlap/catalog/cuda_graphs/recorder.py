@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from hotlap.patch.silenced_warnings import unwarned
@@ -23,6 +23,9 @@ class Recorder(Protocol):
 
     def here(self, work: Work) -> Any:
         """Do the work without capturing it. An attempt to wait for the device is an error."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Allow to wait for the device, within `here`."""
 
     def aside(self, work: Work) -> Any:
         """Do the work without capturing it, on the stream that will capture it."""
@@ -62,10 +65,18 @@ class CudaRecorder:
         return self._stream
 
     def here(self, work: Work) -> Any:
-        before = self._torch.cuda.get_sync_debug_mode()
-        self._set_debug_mode("error")
-        try:
+        with self._in_debug_mode("error"):
             return work()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return self._in_debug_mode("default")
+
+    @contextmanager
+    def _in_debug_mode(self, mode: str) -> Iterator[None]:
+        before = self._torch.cuda.get_sync_debug_mode()
+        self._set_debug_mode(mode)
+        try:
+            yield
         finally:
             self._set_debug_mode(before)
 

@@ -78,7 +78,7 @@ def has_own_hooks(torch: Any, module: Any) -> bool:
     )
 
 
-def replayed_optimizers(torch: Any) -> tuple[type, ...]:
+def replayed_optimizers(torch: Any) -> tuple[Any, ...]:
     optim = torch.optim
     return optim.SGD, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adadelta, optim.Adagrad
 

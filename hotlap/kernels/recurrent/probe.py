@@ -22,13 +22,24 @@ SEED = 8
 STATES_AT_ONCE = 2**25  # hidden states of all layers and steps that float64 keeps at a time: some 4 GB of cuDNN's
 
 
+class _LSTM(torch.nn.LSTM):
+    def reset_parameters(self) -> None:
+        """Draw no random numbers of the program's. On the meta device none are drawn either, but it takes seconds to
+        import.
+        """
+
+
+class _GRU(torch.nn.GRU):
+    def reset_parameters(self) -> None:
+        """Draw no random numbers of the program's."""
+
+
 def made(key: Key, device: str) -> tuple[Any, Tensor, Tensor]:
     """Make a torch.nn layer, inputs and gradients of outputs."""
     dtype, generator = getattr(torch, key.dtype), torch.Generator(device=device).manual_seed(SEED)
-    kind = torch.nn.LSTM if key.kind == "lstm" else torch.nn.GRU
+    kind: Any = _LSTM if key.kind == "lstm" else _GRU
     options: dict[str, Any] = {"bias": key.bias, "bidirectional": key.directions == 2, "dtype": dtype}
-    layer = kind(key.features, key.hidden, key.layers, device="meta", **options)  # no random numbers are drawn there
-    layer = layer.to_empty(device=device)
+    layer = kind(key.features, key.hidden, key.layers, device=device, **options)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.uniform_(-(key.hidden**-0.5), key.hidden**-0.5, generator=generator)
