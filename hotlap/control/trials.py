@@ -85,8 +85,8 @@ class Trials:
             self.findings.ever_on |= self._orders.applied()
         cost = self._account.close()
         gains = found is not None and found.low > 1.0 and found.ratio >= GAIN
-        if found is None and why == TOO_DEAR:
-            gains = is_proven
+        if found is None and why != SAME:
+            gains = is_proven  # this time it has shown nothing
         elif found is not None and arm == home:
             gains = found.ratio >= GAIN  # it was found to gain before, so the interval need not show it again
         stays = arm if gains else base
@@ -125,8 +125,7 @@ class Trials:
             if self._arms.now != wanted:
                 yield from self._orders.switch(wanted)
                 yield from self.settle(SETTLES if is_with and is_new else SETTLES_AGAIN)
-                if lost := held - self._orders.applied():
-                    raise TrialEnded(f"{', '.join(sorted(lost))} did not come back on")
+                yield from self._come_back(held)
             if is_with and is_new:
                 yield from self._orders.settle_on(base | (arm & self._orders.applied()))
                 arm, is_new = self._arms.now, False
@@ -138,6 +137,15 @@ class Trials:
             if wanted == home:
                 self.usual = seconds  # the machine, or the program, may be slower by now
         return Turns(arm, without, with_)
+
+    def _come_back(self, held: Arm) -> Course:
+        """Wait until the entries that were on before are on again: one that was made for the other arm starts anew."""
+        for _ in range(SETTLES):
+            if held <= self._orders.applied():
+                return
+            yield
+            self._require_credit()
+        raise TrialEnded(f"{', '.join(sorted(held - self._orders.applied()))} did not come back on")
 
     def settle(self, most: int = SETTLES_AGAIN) -> Course:
         """Wait until every entry switched on has reported its outcome, and a little longer."""

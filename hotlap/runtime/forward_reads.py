@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotlap.runtime.recomputed_weights import recomputed_names
 
@@ -56,7 +56,8 @@ class Readings:
         self._alive: list[Any] = []  # so that no id in `_seen` is reused
         self.generators: list[Any] = []  # random streams that the model has
         self.outside: str | None = None  # the reason, if it reads or writes what cannot be watched, such as the clock
-        self.leaves: str | None = None  # the reason, if it may print, log or set attributes of its modules
+        self.leaves: str | None = None  # the reason, if it may print, log, or set attributes and globals
+        self.stores: dict[CodeType, dict[int, str]] = {}  # the lines that set those of anything but its modules
         for module in root.modules():
             self._module(module, is_root=module is root)
         self._root, self._root_size = vars(root), _own_size(vars(root))
@@ -67,8 +68,8 @@ class Readings:
 
     @property
     def why_not_watched(self) -> str | None:
-        """Return why not, for who runs forward once and sees what it prints, logs, and sets of its modules: whether it
-        does depends on what is read here.
+        """Return why not, for who runs forward once and sees what it prints, logs and sets: whether it does depends on
+        what is read here.
         """
         if self.outside is not None:
             return self.outside
@@ -240,13 +241,13 @@ class Readings:
         """Note what a function sets; not in installed packages, whose setting branches are rarely taken in training."""
         if _is_installed(function):
             return
-        for name, of_itself in written_by(function.__code__):
-            if of_itself and function.__name__ == "__init__":
+        for store in stores_of(function.__code__):
+            if store.is_own and function.__name__ == "__init__":
                 continue  # of an object that is only made now
-            if of_itself and issubclass(owner, self._torch.nn.Module):
-                self.leaves = self.leaves or f"{function.__qualname__} sets {name}"
-            else:
-                self.outside = self.outside or f"{function.__qualname__} sets {name}"
+            self.leaves = self.leaves or f"{function.__qualname__} sets {store.name}"
+            if not (store.is_own and issubclass(owner, self._torch.nn.Module)):
+                what = f"{function.__qualname__} sets {store.name}"
+                self.stores.setdefault(store.code, {}).setdefault(store.line, what)
 
     def _logs(self, function: FunctionType) -> None:
         if not _is_installed(function):
@@ -280,21 +281,29 @@ class Readings:
         return (name or "").partition(".")[0] == "torch"
 
 
-def written_by(code: CodeType, is_inner: bool = False) -> Iterator[tuple[str, bool]]:
-    """Yield the attributes and globals set by a function or by one defined in it, and whether it is an attribute of
-    the function's first argument.
-    """
+class Store(NamedTuple):
+    name: str
+    is_own: bool  # an attribute of the function's first argument
+    code: CodeType
+    line: int
+
+
+def stores_of(code: CodeType, is_inner: bool = False) -> Iterator[Store]:
+    """Yield the attributes and globals set by a function or by one defined in it."""
     first = code.co_varnames[0] if code.co_argcount and not is_inner else None
     loaded: Any = None  # the name of the local variable on top of the stack
+    lines, line = dict(dis.findlinestarts(code)), code.co_firstlineno
     for instruction in dis.get_instructions(code):
-        if instruction.opname in WRITING:
-            yield str(instruction.argval), instruction.opname == "STORE_ATTR" and loaded is not None and loaded == first
-        if instruction.opname not in ("CACHE", "EXTENDED_ARG"):
-            loaded = instruction.argval if "LOAD_FAST" in instruction.opname else None
+        name, line = instruction.opname, lines.get(instruction.offset) or line
+        if name in WRITING:
+            is_own = name == "STORE_ATTR" and loaded is not None and loaded == first
+            yield Store(str(instruction.argval), is_own, code, line)
+        if name not in ("CACHE", "EXTENDED_ARG"):
+            loaded = instruction.argval if "LOAD_FAST" in name else None
             loaded = loaded[-1] if isinstance(loaded, tuple) else loaded  # two are loaded at once
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from written_by(constant, is_inner=True)
+            yield from stores_of(constant, is_inner=True)
 
 
 def _is_installed(function: FunctionType) -> bool:

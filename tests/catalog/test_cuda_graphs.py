@@ -9,6 +9,7 @@ import gc
 import inspect
 import io
 import logging
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -116,6 +117,32 @@ def test_a_mask_that_is_made_anew_when_the_size_changes_stays_right(tail, graphs
     assert same(replayed, plain)
     assert graphs.site.outcome.status == "applied", graphs.site.outcome
     assert graphs.recorder.replays["forward"] >= (4 if tail else 50)
+
+
+SETTINGS = SimpleNamespace(seen=0, traced=False)
+
+
+class Tracing(Net):
+    """It sets an attribute of something that is no module, but only when asked to."""
+
+    def forward(self, inputs):
+        if SETTINGS.traced:
+            SETTINGS.seen += 1
+        return super().forward(inputs)
+
+
+def test_a_model_that_sets_something_when_asked_to_is_replayed_until_then(graphs):
+    def around(number, net, _):
+        SETTINGS.traced = number in (12, 13)
+
+    SETTINGS.seen = 0
+    plain = train(model=Tracing, around=around)
+    graphs.begin()
+    replayed = train(model=Tracing, around=around)
+    assert same(replayed, plain)
+    assert SETTINGS.seen == 4
+    assert graphs.recorder.replays["forward"] >= 15
+    assert sys.gettrace() is None
 
 
 class Talkative(Net):

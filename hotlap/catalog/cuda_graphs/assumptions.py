@@ -9,6 +9,7 @@ from typing import Any
 from hotlap.catalog.cuda_graphs.rules import why_not_hooks
 from hotlap.runtime.attributes import CONTAINERS, holds_the_same, refill
 from hotlap.runtime.decline import EntryDeclined
+from hotlap.runtime.executed_lines import ExecutedLines
 from hotlap.runtime.forward_reads import Readings
 from hotlap.runtime.host_streams import HostStreams
 from hotlap.runtime.recomputed_weights import recomputed_names
@@ -50,6 +51,10 @@ class Assumptions:
     def _now(self, module: Any) -> list[Any]:
         tensors = self._tensors
         return [*map(self._address, tensors), *map(_trained, tensors), *map(_training, self._children), module.training]
+
+    def stores(self) -> ExecutedLines:
+        """Return what sees whether forward sets something that a replay would not, and that is not seen otherwise."""
+        return ExecutedLines(self._readings.stores)
 
     def check_rehearsed(self) -> None:
         """Decline if the first run of forward has changed what it reads."""

@@ -124,9 +124,9 @@ class GraphedRoot:
     def _rehearse(self, module: Any, run: Any) -> None:
         """Run once, watching for everything a replay would miss; the replay is later compared with the results."""
         traces = Traces(self._torch, module, own_stream=self._recorder.device_type != "cpu")
-        versions = self._inputs.versions()
+        versions, stores = self._inputs.versions(), self._standing.stores()
         try:
-            with silenced() as silence:
+            with silenced() as silence, stores.watched():
                 self._recorder.here(lambda: self._try(run))
         except RuntimeError as error:
             if "synchroniz" not in str(error):
@@ -137,6 +137,8 @@ class GraphedRoot:
             traces.put_back()
         if versions != self._inputs.versions():
             why = "forward writes into its inputs"
+        if stores.found is not None:
+            why = f"{stores.found}, which a replay would not"
         if silence.broken:
             why = "forward prints or writes a log, which a replay would not"
         if why is not None:
