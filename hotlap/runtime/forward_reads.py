@@ -15,9 +15,11 @@ import time
 import warnings
 from collections.abc import Iterator
 from operator import is_
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
+from hotlap.runtime.executed_stores import Store
 from hotlap.runtime.recomputed_weights import recomputed_names
 
 DEEPEST = 3  # levels of nested settings
@@ -31,7 +33,7 @@ OF_MODULES = frozenset(
 )
 REACHING = {"input", "open", "exec", "eval"}
 WRITING = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
-INSTALLED = ("site-packages", "dist-packages")
+INSTALLED = ("site-packages", "dist-packages", str(Path(dis.__file__).parent))  # the last is Python's own
 
 
 class Readings:
@@ -57,7 +59,7 @@ class Readings:
         self.generators: list[Any] = []  # random streams that the model has
         self.outside: str | None = None  # the reason, if it reads or writes what cannot be watched, such as the clock
         self.leaves: str | None = None  # the reason, if it may print, log, or set attributes and globals
-        self.stores: dict[CodeType, dict[int, str]] = {}  # the lines that set those of anything but its modules
+        self.stores: list[Store] = []  # those of anything but its modules
         for module in root.modules():
             self._module(module, is_root=module is root)
         self._root, self._root_size = vars(root), _own_size(vars(root))
@@ -246,8 +248,7 @@ class Readings:
                 continue  # of an object that is only made now
             self.leaves = self.leaves or f"{function.__qualname__} sets {store.name}"
             if not (store.is_own and issubclass(owner, self._torch.nn.Module)):
-                what = f"{function.__qualname__} sets {store.name}"
-                self.stores.setdefault(store.code, {}).setdefault(store.line, what)
+                self.stores.append(store)
 
     def _logs(self, function: FunctionType) -> None:
         if not _is_installed(function):
@@ -281,13 +282,6 @@ class Readings:
         return (name or "").partition(".")[0] == "torch"
 
 
-class Store(NamedTuple):
-    name: str
-    is_own: bool  # an attribute of the function's first argument
-    code: CodeType
-    line: int
-
-
 def stores_of(code: CodeType, is_inner: bool = False) -> Iterator[Store]:
     """Yield the attributes and globals set by a function or by one defined in it."""
     first = code.co_varnames[0] if code.co_argcount and not is_inner else None
@@ -296,8 +290,8 @@ def stores_of(code: CodeType, is_inner: bool = False) -> Iterator[Store]:
     for instruction in dis.get_instructions(code):
         name, line = instruction.opname, lines.get(instruction.offset) or line
         if name in WRITING:
-            is_own = name == "STORE_ATTR" and loaded is not None and loaded == first
-            yield Store(str(instruction.argval), is_own, code, line)
+            of = loaded if name == "STORE_ATTR" else None
+            yield Store(str(instruction.argval), of, of is not None and of == first, code, line)
         if name not in ("CACHE", "EXTENDED_ARG"):
             loaded = instruction.argval if "LOAD_FAST" in name else None
             loaded = loaded[-1] if isinstance(loaded, tuple) else loaded  # two are loaded at once

@@ -145,6 +145,23 @@ def test_a_model_that_sets_something_when_asked_to_is_replayed_until_then(graphs
     assert sys.gettrace() is None
 
 
+class Gathering(Net):
+    """It fills an object that it makes in each call."""
+
+    def forward(self, inputs):
+        made = SimpleNamespace()
+        made.hidden = self.first(inputs)
+        return self.last(self.norm(made.hidden).relu())
+
+
+def test_a_model_that_fills_an_object_of_its_own_is_replayed(graphs):
+    plain = train(model=Gathering)
+    graphs.begin()
+    replayed = train(model=Gathering)
+    assert same(replayed, plain)
+    assert graphs.recorder.replays["forward"] >= 15
+
+
 class Talkative(Net):
     """It prints and logs, but only when asked to."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from hotlap.catalog.cuda_graphs.rules import why_not_hooks
 from hotlap.runtime.attributes import CONTAINERS, holds_the_same, refill
 from hotlap.runtime.decline import EntryDeclined
-from hotlap.runtime.executed_lines import ExecutedLines
+from hotlap.runtime.executed_stores import ExecutedStores
 from hotlap.runtime.forward_reads import Readings
 from hotlap.runtime.host_streams import HostStreams
 from hotlap.runtime.recomputed_weights import recomputed_names
@@ -52,9 +52,9 @@ class Assumptions:
         tensors = self._tensors
         return [*map(self._address, tensors), *map(_trained, tensors), *map(_training, self._children), module.training]
 
-    def stores(self) -> ExecutedLines:
+    def stores(self) -> ExecutedStores:
         """Return what sees whether forward sets something that a replay would not, and that is not seen otherwise."""
-        return ExecutedLines(self._readings.stores)
+        return ExecutedStores(self._readings.stores)
 
     def check_rehearsed(self) -> None:
         """Decline if the first run of forward has changed what it reads."""
