@@ -215,6 +215,7 @@ class Decider:
         first, by itself, and others that take long to start come last; what cannot be afforded yet waits.
         """
         self._waiting = [candidate for candidate in self._waiting if candidate not in candidates]
+        candidates = [candidate for candidate in candidates if candidate.is_possible()]
         leading = [candidate for candidate in candidates if candidate.prepares and candidate.reach >= LEADS]
         quick = [candidate for candidate in candidates if not candidate.prepares]
         slow = [candidate for candidate in candidates if candidate.prepares and candidate not in leading]

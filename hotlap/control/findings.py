@@ -18,6 +18,7 @@ class Candidate:
     names: Arm
     prepares: float = 0.0  # seconds
     reach: float = 0.0  # usual gain, as a share of the possible gain
+    is_possible: Callable[[], bool] = lambda: True  # whether this machine has what it needs, asked once training
     is_ready: Callable[[], bool] = lambda: True  # whether nothing is being prepared for it beside the training
 
 

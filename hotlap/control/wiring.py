@@ -109,7 +109,7 @@ class Wiring:
             self._arms,
             batches,
             Marks(torch),
-            _candidates(order, ahead),
+            _candidates(order, ahead, torch),
             ranks=self._ranks,
             saved=lambda: late_dynamo.seconds_saved() + self._starts.saved,
         )
@@ -304,15 +304,25 @@ def sentence_of(tried: BlockTrial) -> str:
     return f"step {tried.at_step}: {', '.join(tried.names) or 'the rest'}: {tried.why}: {state}"
 
 
-def _candidates(names: list[str], ahead: Preparations) -> list[Candidate]:
+def _candidates(names: list[str], ahead: Preparations, torch: Any) -> list[Candidate]:
     """Return the candidates, likeliest to gain first; entries with small gains form one candidate."""
     alone = sorted((name for name in names if entries()[name].alone), key=lambda name: -entries()[name].reach)
     small = frozenset(names) - frozenset(alone)
     found = [
-        Candidate(frozenset({name}), entries()[name].prepares, entries()[name].reach, partial(ahead.is_over, name))
+        Candidate(
+            frozenset({name}),
+            entries()[name].prepares,
+            entries()[name].reach,
+            partial(_is_possible, name, torch),
+            partial(ahead.is_over, name),
+        )
         for name in alone
     ]
     return [*found, Candidate(small)] if small else found
+
+
+def _is_possible(name: str, torch: Any) -> bool:
+    return entries()[name].device != "cuda" or gpus(torch) > 0
 
 
 def _ms(seconds: float) -> str:

@@ -611,3 +611,14 @@ def test_a_trial_in_which_something_does_not_come_back_on_says_nothing() -> None
     whys = {trial.names: trial.why for trial in played.deciding.findings.tried}
     assert whys["second",] == "first did not come back on"
     assert played.on == {"first"}
+
+
+def test_what_this_machine_has_no_device_for_is_not_tried() -> None:
+    played = Played(lambda arm: STEP * (0.5 if "one" in arm else 1.0), names=("one", "of a GPU"))
+    impossible = Candidate(frozenset({"of a GPU"}), 0.5, 0.9, is_possible=lambda: False)
+    played.deciding._candidates = [impossible, Candidate(frozenset({"one"}))]
+    played.train(500)
+    assert played.deciding.findings.tried[0].names == ("one",)
+    assert "of a GPU" not in played.begun
+    assert played.on == {"one"}
+    assert played.lines == ["decided"]
