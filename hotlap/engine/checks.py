@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hotlap.engine.arguments import require_epochs
 from hotlap.engine.data.iterables import IterableStream
-from hotlap.engine.errors import BadRecipe
+from hotlap.engine.errors import BadRecipe, DataElsewhere, EmptySplit
 from hotlap.engine.metrics import Metric
-from hotlap.engine.recipe import Recipe
+from hotlap.engine.recipe import Phase, Recipe
 from hotlap.engine.recurrent import carrying
 from hotlap.engine.seam import AnySource
 from hotlap.engine.several import name_of
@@ -31,6 +32,33 @@ def require_metrics(metrics: Mapping[str, Metric], train_metrics: Mapping[str, M
 def is_float32(model: nn.Module) -> bool:
     """Return whether all weights that are real numbers are float32, so that the model takes no float64."""
     return all(weight.dtype is torch.float32 for weight in model.parameters() if weight.is_floating_point())
+
+
+def is_sparse(model: nn.Module) -> bool:
+    """Return whether embeddings have sparse gradients, which work with neither fused optimizers nor graphs."""
+    return any(getattr(module, "sparse", False) is True for module in model.modules())
+
+
+def phases_for(recipe: Recipe, epochs: int | None) -> tuple[Phase, ...]:
+    require_epochs(epochs)
+    phases = recipe.phases or ((Phase(epochs),) if epochs is not None else ())
+    if not phases:
+        raise BadRecipe("say how long to train: fit(…, epochs=10), or give phases in the recipe")
+    if epochs is not None and sum(phase.epochs for phase in phases) != epochs:
+        total = sum(phase.epochs for phase in phases)
+        raise BadRecipe(f"epochs={epochs}, but the phases of the recipe add up to {total}; leave epochs out")
+    return phases
+
+
+def require_in_place(split: AnySource, name: str, device: torch.device) -> None:
+    if split.rows == 0:
+        raise EmptySplit(f"the {name} split is empty: it has no rows")
+    where = torch.device(getattr(split, "device", device))
+    if hasattr(split, "gather") and where not in (device, torch.device(device.type)):
+        raise DataElsewhere(
+            f"the {name} data is on {where}, but the model trains on {device}; make it resident there "
+            "(hotlap.engine.data.resident(…, device=…)) or stream it"
+        )
 
 
 def require_known(optimizer: Optimizer, model: nn.Module, loss: nn.Module | None) -> None:
@@ -55,17 +83,15 @@ def require_repeatable(train: AnySource, model: nn.Module) -> None:
         )
 
 
-def require_shareable(
-    train: AnySource, model: nn.Module, recipe: Recipe, is_sparse: bool, shards: bool, by_loss: bool
-) -> None:
+def require_shareable(train: AnySource, model: nn.Module, recipe: Recipe, shards: bool, by_loss: bool) -> None:
     why = None
     if any(carrying(model)):
         why = "its model carries a state from batch to batch"
-    elif is_sparse:
+    elif is_sparse(model):
         why = "its embeddings have sparse gradients"
     elif recipe.graph == "on":
         why = 'graph="on", and a step of several processes is not captured'
-    elif shards and recipe.compile in ("on", "regions"):
+    elif shards and recipe.compile not in ("auto", "off"):
         why = f'compile="{recipe.compile}", and a step over weights that are shared out is not compiled'
     elif shards and by_loss:
         why = "it has optimizers of several losses, and weights that are shared out are put together for one"

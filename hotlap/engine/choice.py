@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from hotlap.engine.errors import CaptureFailed, EngineError
@@ -16,7 +15,6 @@ from hotlap.engine.processor import USUAL, Way, use
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.recorder import Recorder, Work
 from hotlap.engine.snapshot import HostTraces, Snapshot, disagreement, moved
-from hotlap.engine.update import LossOf
 
 WARM_UP = 3  # cuDNN, cuBLAS and the compiler choose and allocate before anything is captured or timed
 MEASURED_SECONDS = 0.2
@@ -25,6 +23,7 @@ MOST_TURNS = 20
 CLEARLY = 0.87  # a way that rounds differently is taken only if it is clearly faster, so that runs repeat themselves
 NEAR = 0.2  # of an update's norm: kernels that add in another order differ by less, a wrong replay by all of it
 COMPILE_PAYS_FROM = 300.0  # seconds of training ahead: compiling takes up to a minute and gains some ten per cent
+AUTOTUNING_PAYS_FROM = 3600.0  # it times kernels for minutes, and gains some per cent more
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Mode:
     way: Way = USUAL
     forked: bool = False
     regions: bool = False  # compiled block by block rather than as a whole
+    autotuned: bool = False  # compiled of kernels that the compiler has timed
 
     def __str__(self) -> str:
         words = {
@@ -44,8 +44,13 @@ class Mode:
             (False, True): "compiled",
             (False, False): "eager",
         }
-        by_region = " by region" if self.regions else ""
-        return words[self.graph, self.compiled] + by_region + (", forked" if self.forked else "") + self.way.words
+        how = " by region" if self.regions else " with autotuning" if self.autotuned else ""
+        return words[self.graph, self.compiled] + how + (", forked" if self.forked else "") + self.way.words
+
+    def within(self, captures: bool, compiles: bool) -> Mode:
+        """Return this mode where graphs or the compiler may not be available."""
+        plain = self if compiles else replace(self, compiled=False, regions=False, autotuned=False)
+        return plain if captures else replace(plain, graph=False, forked=False)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Executio
         return attempts.best()
     graphs = {"auto": [False, True], "on": [True], "off": [False]}[recipe.graph] if trial.recorder else [False]
     asked = compile_asked(recipe, trial.has_regions)
-    plain = [Mode(graph, asked.compiled, way, regions=asked.regions) for graph in graphs for way in trial.ways]
+    plain = [replace(asked, graph=graph, way=way) for graph in graphs for way in trial.ways]
     attempts.add(plain, timed=len(plain) > 1 or recipe.compile == "auto" or trial.may_fork)
     if not attempts.runs:  # the compiler failed
         attempts.add([Mode(graph, False, way) for graph in graphs for way in trial.ways], timed=len(plain) > 1)
@@ -145,6 +150,8 @@ def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Executio
         attempts.add([Mode(graph, True, trial.ways[0]) for graph in graphs], timed=True)
         if trial.has_regions:
             attempts.add([Mode(graph, True, trial.ways[0], regions=True) for graph in graphs], timed=True)
+        if attempts.seconds * trial.steps_ahead >= AUTOTUNING_PAYS_FROM:
+            attempts.add([Mode(graph, True, trial.ways[0], autotuned=True) for graph in graphs], timed=True)
     if recipe.graph == "on" and not any(mode.graph for mode in attempts.runs):
         why = next(iter(attempts.failed.values()))
         raise CaptureFailed(f'graph="on", but the step cannot be captured: {why}; use graph="auto"')
@@ -153,12 +160,14 @@ def choose(trial: Trial, recipe: Recipe, wanted: Mode | None = None) -> Executio
 
 def compile_asked(recipe: Recipe, has_regions: bool) -> Mode:
     """Return how the recipe wants the step compiled in any case; a model without regions is compiled as a whole."""
-    return Mode(compiled=recipe.compile in ("on", "regions"), regions=recipe.compile == "regions" and has_regions)
+    wanted = recipe.compile
+    by_region = wanted == "regions" and has_regions
+    return Mode(compiled=wanted not in ("auto", "off"), regions=by_region, autotuned=wanted == "max-autotune")
 
 
 def needs_no_trial(recipe: Recipe, can_capture: bool, seconds_ahead: float) -> bool:
     """Return whether the step is worth running only as it is, neither captured nor compiled."""
-    compiles = recipe.compile in ("on", "regions") or (recipe.compile == "auto" and seconds_ahead >= COMPILE_PAYS_FROM)
+    compiles = recipe.compile != "off" and (recipe.compile != "auto" or seconds_ahead >= COMPILE_PAYS_FROM)
     captures = recipe.graph == "on" or (recipe.graph == "auto" and can_capture)
     return not compiles and not captures
 
@@ -243,8 +252,3 @@ def _line(best: Mode, runs: dict[Mode, tuple[float, Work]], failed: dict[Mode, s
     parts = [f"{mode} {1000 * seconds:.3g} ms" for mode, seconds in timed.items()]
     parts += [f"{mode} not possible: {why}" for mode, why in failed.items()]
     return f"step: {best}" + (f" ({'; '.join(parts)})" if parts else "")
-
-
-def compiled_loss(loss_of: LossOf) -> LossOf:
-    """Compile for the one shape of full batches; the shorter last batch runs uncompiled."""
-    return torch.compile(loss_of, dynamic=False)

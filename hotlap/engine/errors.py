@@ -7,6 +7,7 @@ EngineError
 ├── EmptySplit                   a split with no row to train or evaluate on
 ├── BatchTooLarge                a batch size beyond the rows of the split
 ├── CaptureFailed                graph="on", and the step cannot be one CUDA graph
+├── CompileFailed                compile="fullgraph", and the step is not one graph to the compiler
 ├── ExportFailed                 the model cannot be exported, or what was exported computes something else
 ├── OtherProcessFailed           another of the processes that train together has failed or ended
 ├── NonFiniteLoss                the loss or a weight is no longer finite; names the step and the last good checkpoint
@@ -50,6 +51,10 @@ class BatchTooLarge(EngineError):
 
 
 class CaptureFailed(EngineError):
+    pass
+
+
+class CompileFailed(EngineError):
     pass
 
 

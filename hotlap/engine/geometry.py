@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class Sizes(tuple[int, ...]):
         made.rows, made.stands_in = sum(made) if rows is None else rows, stands_in
         return made
 
-    @property
+    @cached_property
     def shares(self) -> list[float]:
         """Return the weight of each batch in the window."""
         shares = [size / self.rows for size in self]
@@ -44,7 +45,7 @@ class Geometry:
     tail: Sizes  # of the batches in the last window; empty where everything fits
     processes: int = 1  # that share each batch
 
-    @property
+    @cached_property
     def window(self) -> Sizes:
         return Sizes((self.batch_size,) * self.accumulate, self.window_rows * self.processes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from torch.optim import Optimizer
@@ -11,6 +12,8 @@ from torch.optim import Optimizer
 from hotlap.engine.errors import BadRecipe
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.schedule import Floats, Schedule
+from hotlap.engine.snapshot import random_states, set_random_states
+from hotlap.engine.twin import AnyTrainer, twin_of
 
 SMOOTHED = 0.9  # the share of the losses before in a smoothed one
 DIVERGED = 4.0  # times the lowest smoothed loss
@@ -83,3 +86,18 @@ class Divergence:
         smoothed = RateRange((), tuple(self.losses)).smoothed
         diverged = not math.isfinite(loss) or smoothed[-1] > DIVERGED * min(smoothed)
         return "stop" if diverged else None
+
+
+def tried(trainer: AnyTrainer, data: Any, low: float, high: float, steps: int) -> RateRange:
+    """Train copies with rising rates; the trainer and the random streams are afterwards as before."""
+    if trainer.processes is not None and trainer.processes.shards:
+        raise BadRecipe("weights that are shared out cannot be copied; try learning rates in one process")
+    seen = Divergence()
+    twin = twin_of(trainer, rising(trainer.recipe, low, high, steps), [seen])
+    begin_at(twin.optimizer, low)
+    before = random_states()
+    try:
+        history = twin.fit(data, epochs=steps)
+    finally:
+        set_random_states(before)
+    return RateRange(tuple(record.learning_rate for record in history.epochs), tuple(seen.losses))

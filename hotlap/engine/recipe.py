@@ -17,7 +17,7 @@ from hotlap.engine.schedule import Schedule
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 Switch = Literal["auto", "on", "off"]
-Compile = Literal["auto", "on", "regions", "off"]
+Compile = Literal["auto", "on", "fullgraph", "regions", "max-autotune", "off"]
 LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -99,7 +99,7 @@ class Recipe:
     precision_gate: PrecisionGate | None = None  # with "auto": what a lower one must pass
     full_precision: tuple[str, ...] = ()  # names of modules that stay in float32 where precision is lower
     channels_last: bool = False
-    compile: Compile = "auto"  # "regions": the blocks that the model repeats, each by itself
+    compile: Compile = "auto"  # see docs/engine.md, "How the step is run"
     graph: Switch = "auto"
     onednn: Switch = "auto"  # on a CPU: small products can be many times faster without it; rounds differently
     threads: int | None = None  # on a CPU; None: all or one, by measurement

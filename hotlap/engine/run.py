@@ -154,11 +154,7 @@ class Run:
     def _wanted(self) -> Mode | None:
         """Return the mode that a resumed run was trained in: a compiled step rounds differently."""
         mode = self.place.mode
-        if mode is None:
-            return None
-        graph = mode.graph and self.parts.recorder is not None
-        compiled = mode.compiled and self.recipe.compile != "off"
-        return Mode(graph, compiled, mode.way, mode.forked and graph, mode.regions and compiled)
+        return None if mode is None else mode.within(self.parts.recorder is not None, self.recipe.compile != "off")
 
     def leave(self) -> None:
         if hasattr(self, "steps"):

@@ -135,7 +135,7 @@ def load_average(model: nn.Module, average: Average, state: State) -> None:
 
 
 def as_list(mode: Mode) -> list[Any]:
-    return [mode.graph, mode.compiled, list(mode.way), mode.forked, mode.regions]
+    return [mode.graph, mode.compiled, list(mode.way), mode.forked, mode.regions, mode.autotuned]
 
 
 def passing_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -239,7 +239,7 @@ def _place(saved: dict[str, Any]) -> Position:
     epochs = [EpochRecord(**record) for record in saved["epochs"]]
     mode = saved["mode"]
     if mode is not None:
-        graph, compiled, way, *others = mode  # forks and regions, which older checkpoints do not have
+        graph, compiled, way, *others = mode  # forks and the like, which older checkpoints do not have
         mode = Mode(graph, compiled, Way(*way), *others)
     return Position(**{**saved, "epochs": epochs, "mode": mode})
 

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hotlap.engine.choice import ExecutionChoice, Mode, Trial, choose, compile_asked, compiled_loss, needs_no_trial
+from hotlap.engine.choice import ExecutionChoice, Mode, Trial, choose, compile_asked, needs_no_trial
+from hotlap.engine.compilation import CompiledLoss
 from hotlap.engine.forks import Forks
 from hotlap.engine.geometry import Geometry, part_of, part_of_order
 from hotlap.engine.order import order_of
@@ -69,7 +70,7 @@ class Common:
         self.primed = False
         self.steps_ahead = 0
         self.prepare_seconds = 0.0
-        self._compiled: dict[bool, LossOf] = {}  # as a whole, and by region
+        self._compiled: dict[tuple[bool, bool], LossOf] = {}  # by region or as a whole, autotuned or not
 
     def snapshot(self) -> Snapshot:
         update = self.update
@@ -169,12 +170,16 @@ class Common:
             return Forks(lanes, self.update.parameters, self.update.unit, self.plain_loss)
         if not mode.compiled:
             return self.plain_loss
-        if mode.regions not in self._compiled:
+        how = mode.regions, mode.autotuned
+        if how not in self._compiled:
             by_region = mode.regions and regions(self.model)
-            self._compiled[mode.regions] = (
-                ByRegion(self.plain_loss, by_region) if by_region else compiled_loss(self.plain_loss)
+            is_whole = self.recipe.compile == "fullgraph"
+            self._compiled[how] = (
+                ByRegion(self.plain_loss, by_region)
+                if by_region
+                else CompiledLoss(self.plain_loss, self.say, is_whole, mode.autotuned)
             )
-        return self._compiled[mode.regions]
+        return self._compiled[how]
 
     def close(self) -> None:
         self.update.optimizer.zero_grad(set_to_none=True)

@@ -10,13 +10,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from hotlap.engine import activations, checkpoints, loop, precision
-from hotlap.engine.arguments import require_epochs, require_kinds, require_names
+from hotlap.engine import activations, checkpoints, loop, precision, rate_range
+from hotlap.engine.arguments import require_kinds, require_names
 from hotlap.engine.arithmetic import computing, device_from, recomputing
 from hotlap.engine.callbacks import AnyCallback, Callbacks
 from hotlap.engine.checks import (
     facts_of,
     is_float32,
+    is_sparse,
+    phases_for,
+    require_in_place,
     require_known,
     require_metrics,
     require_repeatable,
@@ -25,13 +28,7 @@ from hotlap.engine.checks import (
 from hotlap.engine.closing import close
 from hotlap.engine.data.given import AnyData, source_of
 from hotlap.engine.display import Shown, display_for
-from hotlap.engine.errors import (
-    BadRecipe,
-    CaptureFailed,
-    DataElsewhere,
-    EmptySplit,
-    ExportFailed,
-)
+from hotlap.engine.errors import BadRecipe, CaptureFailed, ExportFailed
 from hotlap.engine.evaluation import Evaluation, EvaluationByStep, inferring, predicted
 from hotlap.engine.export import export
 from hotlap.engine.failures import naming_lost_processes, print_errors_once
@@ -43,7 +40,7 @@ from hotlap.engine.optimizers import make_fast, require_plain_step, why_not_capt
 from hotlap.engine.parts import Parts
 from hotlap.engine.precision import Precisions
 from hotlap.engine.processes import Distributed, Processes, join, local_device, require_alone, started_together
-from hotlap.engine.rate_range import Divergence, RateRange, begin_at, rising
+from hotlap.engine.rate_range import RateRange
 from hotlap.engine.recipe import LOW, Phase, Recipe
 from hotlap.engine.recorder import Recorder, own_stream, recorder_for
 from hotlap.engine.records import History
@@ -52,9 +49,8 @@ from hotlap.engine.run import Run
 from hotlap.engine.seam import AnySource, Batch
 from hotlap.engine.several import AnyOptimizers, Several, each, one_optimizer
 from hotlap.engine.sharding import is_sharded, shard
-from hotlap.engine.snapshot import random_states, seed_streams, set_random_states
+from hotlap.engine.snapshot import seed_streams
 from hotlap.engine.torch_metrics import AnyMetric, own_metrics
-from hotlap.engine.twin import twin_of
 from hotlap.engine.update import Average, Forward, beside
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -164,7 +160,7 @@ class Trainer:
 
     def _prepared(self, train: AnyData, valid: AnyData | None, epochs: int | None) -> tuple[Prepared, dict[str, Any]]:
         """Return what is trained, once it is known to work, and what several processes must have alike."""
-        phases = self._phases(epochs)
+        phases = phases_for(self.recipe, epochs)
         passes = sum(phase.epochs for phase in phases)
         source, held_out = self._source(train, "training", passes), self._source(valid, "validation", passes)
         assert source is not None
@@ -173,7 +169,7 @@ class Trainer:
         if self.processes is not None:
             by_loss = isinstance(self.optimizer, Several) and bool(self.optimizer.names)
             shards = self.processes.shards
-            require_shareable(source, self.model, self.recipe, self._is_sparse(), shards, by_loss)
+            require_shareable(source, self.model, self.recipe, shards, by_loss)
         require_order(self.model, self.recipe.shuffle, self.recipe.batch_size, source)
         if held_out is not None:
             require_order(self.model, False, self._evaluation_batch(), held_out, "validation")
@@ -209,7 +205,7 @@ class Trainer:
                     self.processes.alike(run.prepared)
                 if state is not None and path is not None:
                     run.resume(state, path)
-                    make_fast(self.optimizer, self.device, run.parts.recorder is not None, not self._is_sparse())
+                    make_fast(self.optimizer, self.device, run.parts.recorder is not None, not is_sparse(self.model))
                 run.foresee()
                 run.parts.log.start()
                 run.parts.callbacks.begin(run.view)
@@ -281,17 +277,7 @@ class Trainer:
 
         The rates are those of the first group; others keep their ratio to it.
         """
-        if self.processes is not None and self.processes.shards:
-            raise BadRecipe("weights that are shared out cannot be copied; try learning rates in one process")
-        seen = Divergence()
-        twin = twin_of(self, rising(self.recipe, low, high, steps), [seen])
-        begin_at(twin.optimizer, low)
-        before = random_states()
-        try:
-            history = twin.fit(data, epochs=steps)
-        finally:
-            set_random_states(before)
-        return RateRange(tuple(record.learning_rate for record in history.epochs), tuple(seen.losses))
+        return rate_range.tried(self, data, low, high, steps)
 
     def try_precisions(self, data: AnyData) -> Precisions:
         """Time a training step in each precision, on copies; nothing changes. The recipe's gate, if any, must pass."""
@@ -309,23 +295,11 @@ class Trainer:
         with computing(self.recipe), precision.in_float32(self.model, names, self.device):
             yield
 
-    def _check(self, split: AnySource | None, name: str) -> None:
-        if split is None:
-            return
-        if split.rows == 0:
-            raise EmptySplit(f"the {name} split is empty: it has no rows")
-        where = torch.device(getattr(split, "device", self.device))
-        if hasattr(split, "gather") and where not in (self.device, torch.device(self.device.type)):
-            raise DataElsewhere(
-                f"the {name} data is on {where}, but the model trains on {self.device}; make it resident there "
-                "(hotlap.engine.data.resident(…, device=…)) or stream it"
-            )
-
     def _source(self, data: AnyData | None, name: str, passes: int) -> AnySource | None:
         if data is None:
             return None
         source = source_of(data, name, self.recipe, passes, self.device, self.say, is_float32(self.model))
-        self._check(source, name)
+        require_in_place(source, name, self.device)
         return source
 
     def _checkpoint(self, resume: bool | Path | str) -> tuple[checkpoints.State | None, Path | None]:
@@ -333,16 +307,6 @@ class Trainer:
             return checkpoints.to_resume(self.recipe.checkpoints, resume)
 
         return found() if self.processes is None else self.processes.from_first(found)  # others may not see the folder
-
-    def _phases(self, epochs: int | None) -> tuple[Phase, ...]:
-        require_epochs(epochs)
-        phases = self.recipe.phases or ((Phase(epochs),) if epochs is not None else ())
-        if not phases:
-            raise BadRecipe("say how long to train: fit(…, epochs=10), or give phases in the recipe")
-        if epochs is not None and sum(phase.epochs for phase in phases) != epochs:
-            total = sum(phase.epochs for phase in phases)
-            raise BadRecipe(f"epochs={epochs}, but the phases of the recipe add up to {total}; leave epochs out")
-        return phases
 
     def _move(self) -> None:
         if self.recipe.channels_last:
@@ -354,16 +318,12 @@ class Trainer:
         for metric in [*self.metrics.values(), *self.train_metrics.values()]:
             metric.to(self.device)
 
-    def _is_sparse(self) -> bool:
-        """Return whether embeddings have sparse gradients, which work with neither fused optimizers nor graphs."""
-        return any(getattr(module, "sparse", False) is True for module in self.model.modules())
-
     def _recorder(self) -> Recorder | None:
         if self.recipe.graph == "off" or self.processes is not None:
             return None
         recorder, why = recorder_for(self.device), "there is no CUDA device"
         if recorder is not None:
-            why = "the gradients are sparse" if self._is_sparse() else why_not_captured(self.optimizer)
+            why = "the gradients are sparse" if is_sparse(self.model) else why_not_captured(self.optimizer)
         if not why:
             return recorder
         if self.recipe.graph == "on":
@@ -382,7 +342,7 @@ class Trainer:
         if not self.model.training:
             self.model.train()  # otherwise modules kept in evaluation mode stay so
         base_rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
-        make_fast(self.optimizer, self.device, recorder is not None, not self._is_sparse())
+        make_fast(self.optimizer, self.device, recorder is not None, not is_sparse(self.model))
         return Parts(
             model=self.model,
             optimizer=self.optimizer,

@@ -320,14 +320,14 @@ class Update:
         self._differentiate(losses, share)
         if isinstance(loss_of, Forks):
             loss_of.join()
-        with torch.no_grad():
-            for metric in self.metrics.values() if share else ():
-                metric.rows = rows
-                metric.update(outputs, *targets)
-            values = [
-                loss.detach().float() * share if share != 1.0 else loss.detach().float() for loss in losses.values()
-            ]
-            return values[0].reshape(1, 1) if len(values) == 1 else torch.stack(values).reshape(1, -1)
+        if self.metrics and share:
+            with torch.no_grad():
+                for metric in self.metrics.values():
+                    metric.rows = rows
+                    metric.update(outputs, *targets)
+        values = [loss.detach().float() for loss in losses.values()]
+        together = values[0].reshape(1, 1) if len(values) == 1 else torch.stack(values).reshape(1, -1)
+        return together if share == 1.0 else together * share
 
     def _differentiate(self, losses: Losses, share: float) -> None:
         """Compute the gradients, of each loss for the weights of its own optimizer where there are several by name."""

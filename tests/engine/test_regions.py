@@ -38,7 +38,7 @@ def compiler(monkeypatch):
     """Stands in for the compiler: notes what it is given, and how often that is called."""
     seen = {"compiled": [], "calls": 0}
 
-    def compiled(function, dynamic):
+    def compiled(function, **options):
         seen["compiled"].append(function)
 
         def called(*given):

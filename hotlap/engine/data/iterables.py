@@ -31,7 +31,7 @@ class IterableStream:
     narrows = False  # float64 to float32
 
     def __init__(self, loader: DataLoader[Any], rows: int | None, columns: Sequence[str] | None = None) -> None:
-        self.loader, self.columns, self.seed = loader, columns, 0
+        self.loader, self.columns, self.seed = begun_anew(loader), columns, 0
         self.batch_size, self.drop_last = loader.batch_size, loader.drop_last
         self.beginning: int | None = None  # a checksum of the first batch that came
         self.rows = require_rows(length_of(loader.dataset) if rows is None else rows, "the dataset")
@@ -65,6 +65,28 @@ class IterableStream:
         with seeded(self.seed):
             batches = iter(self.loader)
         yield from batches
+
+
+def begun_anew(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a loader whose workers start with each epoch, from the seed of that epoch.
+
+    Ones that live on, or are seeded by a generator of the loader, would draw what earlier epochs have left: a resumed
+    run would get other rows. They would not see `set_epoch` either.
+    """
+    if not loader.num_workers or not (loader.persistent_workers or loader.generator):
+        return loader
+    return DataLoader(
+        loader.dataset,
+        loader.batch_size,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        drop_last=loader.drop_last,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        prefetch_factor=loader.prefetch_factor,
+    )
 
 
 def sizes_of(rows: int, batch_size: int) -> list[int]:

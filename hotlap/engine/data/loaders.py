@@ -30,6 +30,7 @@ from hotlap.engine.data.errors import DataMismatch
 from hotlap.engine.data.iterables import IterableStream, joined, moved, seeded, tensors_in
 from hotlap.engine.data.memory import Room, in_words, measured
 from hotlap.engine.data.sources import Tensors, require_rows
+from hotlap.engine.data.worker_seeds import SeededBatches, WorkerBegins, seed_of_batch
 from hotlap.engine.order import epoch_order, seed_of
 from hotlap.engine.processes import rank_here
 from hotlap.engine.seam import Batch
@@ -76,7 +77,7 @@ class LoaderStream:
     """The rows of a map-style dataset by the sampler of its loader; row numbers are positions in what it chooses.
 
     A sampler that chooses all rows, or a fixed part of them, is replaced by the engine's order. Any other is drawn from
-    anew in each epoch, seeded by seed and epoch.
+    anew in each epoch, seeded by seed and epoch. Workers are seeded for each batch, by seed, epoch and its first row.
     """
 
     narrows = False  # float64 to float32
@@ -93,7 +94,8 @@ class LoaderStream:
         self.indices = fixed_indices(self.sampler, self.rows)
         self.is_fixed = self.indices is not None
         self.seed = 0
-        self._pieces: list[list[int]] = []
+        self._pieces: list[Any] = []
+        self._generator = torch.Generator()  # from which torch seeds workers that start: the training's draws nothing
         self._fetcher: DataLoader[Any] | None = None
 
     def order(self, seed: int, epoch: int) -> Tensor:
@@ -117,19 +119,20 @@ class LoaderStream:
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device, drop_last: bool = False) -> Iterator[Batch]:
         indices = self.indices if self.indices is not None else self._drawn(0)
-        pieces = [[indices[row] for row in piece.tolist()] for piece in torch.split(order, batch_size)]
-        self._pieces[:] = pieces[:-1] if drop_last and pieces and len(pieces[-1]) < batch_size else pieces
-        with seeded(self.seed + rank_here()):  # workers get their seed here
-            fetched = iter(self._loader())
-        for batch in fetched:
+        pieces = [piece.tolist() for piece in torch.split(order, batch_size)]
+        pieces = pieces[:-1] if drop_last and pieces and len(pieces[-1]) < batch_size else pieces
+        self._pieces[:] = [[indices[row] for row in piece] for piece in pieces]
+        if self.loader.num_workers:
+            seeds = [seed_of_batch(self.seed, rank_here(), piece[0]) for piece in pieces if piece]
+            self._pieces[:] = zip(seeds, self._pieces, strict=False)
+        for batch in iter(self._loader()):
             yield moved(tensors_in(batch, self.columns), device, self.narrows)
 
     def start(self) -> None:
         """Start the workers while nothing is captured yet: a process forked later would end with the graphs in it."""
         if self.loader.num_workers:
             self._pieces.clear()
-            with seeded(self.seed + rank_here()):
-                iter(self._loader())
+            iter(self._loader())
 
     def _loader(self) -> DataLoader[Any]:
         """Return a loader that fetches like the user's, whose workers live as long as this source."""
@@ -141,15 +144,16 @@ class LoaderStream:
                     "prefetch_factor": given.prefetch_factor,
                     "persistent_workers": True,
                     "multiprocessing_context": given.multiprocessing_context,
+                    "worker_init_fn": WorkerBegins(given.worker_init_fn),
                 }
             self._fetcher = DataLoader(
-                given.dataset,
+                SeededBatches(given.dataset) if given.num_workers else given.dataset,
                 batch_sampler=self._pieces,  # a list that is filled anew for each epoch
                 num_workers=given.num_workers,
                 collate_fn=given.collate_fn,
                 pin_memory=given.pin_memory,
                 timeout=given.timeout,
-                worker_init_fn=given.worker_init_fn,
+                generator=self._generator.manual_seed(seed_of_batch(self.seed, rank_here())),
                 **with_workers,
             )
         return self._fetcher
