@@ -52,16 +52,16 @@ def main():
     if not options.folder.exists():
         write_digits(options.folder / "train", options.images, seed=1)
         write_digits(options.folder / "valid", 192, seed=2)
-    train = DataLoader(ImageFolder(options.folder / "train", shifts=2), batch_size=64, shuffle=True, drop_last=True)
-    valid = DataLoader(ImageFolder(options.folder / "valid"), batch_size=64)  # always the same, so it is read once
+    train = DataLoader(ImageFolder(options.folder / "train", shifts=2), batch_size=32, shuffle=True, drop_last=True)
+    valid = DataLoader(ImageFolder(options.folder / "valid"), batch_size=32)  # always the same, so it is read once
     torch.manual_seed(0)
     model = Net()
     steps = options.epochs * len(train)
-    all_of_it = FromTorch(lambda optimizer: OneCycleLR(optimizer, 1e-2, total_steps=steps, cycle_momentum=False))
+    all_of_it = FromTorch(lambda optimizer: OneCycleLR(optimizer, 2e-2, total_steps=steps, cycle_momentum=False))
     recipe = Recipe(
-        batch_size=64,
+        batch_size=32,
         drop_last=True,
-        ema=0.99,
+        ema=0.9,
         phases=(Phase(1, frozen=("features.",)), Phase(options.epochs, schedule=all_of_it)),
     )
     trainer = Trainer(

@@ -21,6 +21,7 @@ from hotlap.engine.evaluation import batches_of, evaluating, parts_of
 from hotlap.engine.metrics import Metric, read
 from hotlap.engine.seam import AnySource, Batch
 
+TENSORRT = (".engine", ".plan", ".trt")
 APART = 1e-3  # of the largest output: what another order of additions may change
 
 
@@ -40,6 +41,11 @@ def export(
 
     The file is put in its place once what it computes of every row equals the model's outputs, and so do the metrics.
     """
+    if path.suffix in TENSORRT:
+        raise ExportFailed(
+            f"{path.name} would be a TensorRT engine, which is not written, since its outputs could not be compared; "
+            f"export {path.stem}.onnx, then: trtexec --onnx={path.stem}.onnx --saveEngine={path.name}"
+        )
     if path.suffix not in FORMATS:
         raise ExportFailed(
             f"{path.name} ends neither in .pt2, the format of torch.export, nor in .onnx; use {path.stem}.pt2"

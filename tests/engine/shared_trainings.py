@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -14,9 +15,10 @@ import torch.distributed as torch_distributed
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
-from hotlap.engine import RMSE, Accuracy, Callback, Checkpoints, Cosine, Mean, Metric, sharding
+from hotlap.engine import RMSE, Accuracy, Callback, Checkpoints, Cosine, JsonLines, Mean, Metric, sharding
 from hotlap.engine.data import Loader
 from hotlap.engine.errors import BadRecipe, EngineError
+from hotlap.engine.log import to_stderr
 from tests.engine.training import Net, Rows, Stream, cut_at, fitted, numbers, outcome, trainer
 
 
@@ -259,6 +261,15 @@ def stopped(callbacks_called):
     return len(history.epochs)
 
 
+def logged(file):
+    """Log to one file, print progress, and return what this process wrote to its terminal."""
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):
+        options = {"sinks": [JsonLines(file)], "say": to_stderr, "progress": "lines"}
+        fitted(model=Plain, distributed="ddp", epochs=2, **options)
+    return written.getvalue().splitlines()
+
+
 def joined(made, history):
     tensors, scores = outcome(made, history)
     return [tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for tensor in tensors], scores
@@ -345,6 +356,7 @@ def together(folder):
     found["stopped"] = stopped(called), len(called)
     found["refused"], found["buffers"], found["drawn"] = refused(), buffers(), drawn()
     found["messages"] = {count: messages(count) for count in (1, 3)}
+    found["logged"] = logged(folder / "log.jsonl")
     kept = Checkpoints(folder / "shards")
     found["continued"] = sharded({}, epochs=3, resume=True, checkpoints=kept)
     torch.save(found, folder / f"rank-{rank}.pt")

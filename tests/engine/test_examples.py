@@ -38,7 +38,8 @@ def test_windows_of_csv_files_train_an_lstm(tmp_path):
 
 
 def test_a_folder_of_images_trains_in_two_phases(tmp_path):
-    assert accuracy(printed("engine_images.py", tmp_path / "digits", "--epochs", 3, "--images", 320)) > 0.1
+    """Of ten kinds of digits: 0.8, and 0.1 to 0.2 after the head alone was trained."""
+    assert accuracy(printed("engine_images.py", tmp_path / "digits", "--epochs", 6, "--images", 640)) > 0.6
 
 
 def test_text_is_classified_by_a_transformer():

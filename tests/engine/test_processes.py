@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -146,6 +147,14 @@ def test_callbacks_are_called_in_the_first_process_and_stop_all(together):
     assert (epochs, other_epochs) == (1, 1)
     assert called > 0
     assert other_called == 0
+
+
+def test_only_the_first_process_says_anything_and_writes_to_sinks(together, folder):
+    said, nothing = (found["logged"] for found in together)
+    assert [line.split()[:2] for line in said if line.startswith("epoch")] == [["epoch", "1"], ["epoch", "2"]]
+    assert any(line.startswith("step: ") for line in said)
+    assert nothing == []
+    assert [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()] == [1, 2]
 
 
 def test_processes_send_each_other_one_message_a_step(together):

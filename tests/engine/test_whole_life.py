@@ -89,6 +89,8 @@ def test_a_model_that_cannot_be_exported_leaves_no_file(tmp_path):
         made.export(tmp_path / "net.pt2", (INPUTS, TARGETS))
     with pytest.raises(ExportFailed, match=r"net.pth ends neither in .pt2, .* nor in .onnx; use net.pt2"):
         made.export(tmp_path / "net.pth", (INPUTS, TARGETS))
+    with pytest.raises(ExportFailed, match=r"export net.onnx, then: trtexec --onnx=net.onnx --saveEngine=net.engine"):
+        made.export(tmp_path / "net.engine", (INPUTS, TARGETS))
     assert not list(tmp_path.iterdir())
 
 
