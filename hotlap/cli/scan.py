@@ -170,9 +170,12 @@ class _ScanRequest:
                 click.echo(_readable(file.diff()), nl=False)
             else:
                 scanning.write(file)
-        if self.on("fix") and not self.on("diff"):
-            count = len(self.changed)
-            click.echo(f"Repaired {count} file{'' if count == 1 else 's'}.", err=True)
+        count = len(self.changed)
+        files = f"{count} file{'' if count == 1 else 's'}"
+        said = f"{files} would change." if self.on("diff") else f"Repaired {files}."
+        if not count and not self.on("unsafe"):
+            said = "Nothing to repair safely; --unsafe includes what may round, order or print otherwise."
+        click.echo(said, err=True)
         return _with(result, self.unread)
 
     def new(self, result: Scan) -> Scan:

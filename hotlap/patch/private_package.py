@@ -109,15 +109,17 @@ class _Loader(_external.SourceFileLoader):  # type: ignore[misc]
         """Save bytecode whole or not at all.
 
         On a full disk, or where the program limits the size of files, Python would save a part of it, and neither this
-        program nor any later one could import the module.
+        program nor any later one could import the module. What `os` has may lead to the scratch folder of a trial, so
+        this is done as Python itself writes the draft.
         """
+        system = _external._os
         draft = f"{path}.{os.getpid()}"
         super().set_data(draft, data, _mode=_mode)
         try:
-            if os.stat(draft).st_size == len(data):  # noqa: PTH116 pathlib is not loaded yet
-                os.replace(draft, path)  # noqa: PTH105
+            if system.stat(draft).st_size == len(data):
+                system.replace(draft, path)
             else:
-                os.unlink(draft)  # noqa: PTH108
+                system.unlink(draft)
         except OSError:
             return  # it could not be written
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hotlap.patch.ledger import Ledger
+from hotlap.patch.private_package import _Loader
 from hotlap.trial.diversion import divert
 from hotlap.trial.foreign import Foreign, first_word, foreign
 from hotlap.trial.shadow import Shadow
@@ -217,6 +218,19 @@ def test_byte_paths_and_descriptors_work(project):
         assert file.read() == b"x"
     assert b"raw" in os.listdir(b".")
     assert os.stat("raw").st_size == 1
+
+
+def test_bytecode_of_hotlap_is_saved_where_python_looks_for_it(tmp_path):
+    """A draft that was left in a package folder would count as a file that the program wrote, in every trial."""
+    package = tmp_path / "package"
+    package.mkdir()
+    ledger = Ledger()
+    divert(Shadow(tmp_path / "scratch", [tmp_path], []), ledger)
+    try:
+        _Loader("module", str(package / "module.py")).set_data(str(package / "module.pyc"), b"compiled")
+    finally:
+        ledger.close()
+    assert _contents(package) == {"module.pyc": b"compiled"}
 
 
 def test_every_patched_function_is_restored(tmp_path):
