@@ -729,6 +729,12 @@ def test_rejects_a_run_that_ends_early_before_any_trial():
         length(seen, request)
 
 
+def test_too_few_steps_on_request_are_not_blamed_on_the_program():
+    seen = replace(observation(), ended="program ended", steps=200)
+    with pytest.raises(TooShort, match=r"^20 steps are too few to measure; give at least --steps 25$"):
+        length(seen, begun_asked(seen, steps=20))
+
+
 def begun_asked(seen, **more):
     from tunes import record
 

@@ -43,6 +43,16 @@ class TestSentence:
             "losses inside the baseline's own band, 3 seeds."
         )
 
+    def test_what_was_compared_is_listed_once(self):
+        made = tunings.faster()
+        final = made.speedup
+        why = "the losses are the same; also compared: weights, metric"
+        proven = replace(final, gate=replace(final.gate, why=why))
+        verdicts = tuple(proven if verdict is final else verdict for verdict in made.verdicts)
+        details = page_of(replace(made, verdicts=verdicts)).details
+        assert "The losses are the same." in details
+        assert not any("also compared" in detail for detail in details)
+
     def test_reports_that_there_is_no_speedup(self):
         page = page_of(tunings.no_speedup())
         assert page.state == "no speed-up"

@@ -115,8 +115,11 @@ def _unfinished(tuning: TuneRecord, rows: Sequence[Row]) -> str:
 def details(tuning: TuneRecord, sentence: str) -> Iterator[str]:
     """Yield the lines below the sentence, without repeating what it says."""
     final = tuning.speedup
-    if final is not None and final.gate is not None and final.gate.why and clean(final.gate.why) not in sentence:
-        yield _sentence(final.gate.why)
+    why = final.gate.why if final is not None and final.gate is not None else ""
+    if final is not None and final.decision == Decision.KEEP:
+        why = why.partition("; also compared: ")[0]  # the sentence has the list
+    if why and clean(why) not in sentence:
+        yield _sentence(why)
     if final is not None and final.decision == Decision.INCONCLUSIVE:
         yield from _still_needed(final)
     late = sum("budget" in why for _, why in tuning.not_tried)

@@ -105,7 +105,7 @@ def _planned(step: float, start: float, budget: float, epoch: int | None) -> int
 
 
 def _too_short(steps: int, own: int | None) -> str:
-    if own is not None:
+    if own is not None and own < LEAST_STEPS:
         return (
             f"the command ends by itself after {own} steps, but {LEAST_STEPS} are needed to measure; "
             "train longer (more epochs, more data)"
