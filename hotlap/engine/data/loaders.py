@@ -185,7 +185,13 @@ def place(
         return stream, f"fetched by its loader, since {type(stream.sampler).__name__} chooses other rows in each epoch"
     if given.keep == "auto" and passes < 2:
         return stream, "fetched by its loader, for one pass"
-    found = Probe(stream)
+    try:
+        found = Probe(stream)
+    except Exception as error:
+        if given.keep is True or not loader.num_workers:
+            raise
+        why = f"{type(error).__name__} here" if loader.worker_init_fn is None else "they may need its worker_init_fn"
+        return stream, f"fetched by its loader, since rows can be fetched by its workers alone ({why})"
     room = measured(device)
     why_not = None if given.keep is True else found.why_not() or too_large(found.bytes, room)
     if why_not is not None:

@@ -108,7 +108,10 @@ def open_it(worker):
     data.shift = 1.0
 
 
-def test_a_worker_init_fn_finds_the_dataset_that_was_given():
-    found = fitted(train=Loader(loader(Opened(), worker_init_fn=open_it), keep=False))
+@pytest.mark.parametrize("keep", ["auto", False])
+def test_a_worker_init_fn_finds_the_dataset_that_was_given(keep):
+    said = []
+    found = fitted(train=Loader(loader(Opened(), worker_init_fn=open_it), keep=keep), say=said.append)
+    assert keep is False or said[0].endswith("by its workers alone (they may need its worker_init_fn)")
     shifted = [(inputs + 1.0, targets) for inputs, targets in zip(INPUTS, TARGETS, strict=True)]
     same(outcome(*found), outcome(*fitted(train=Loader(loader(shifted, workers=0), keep=False))))
