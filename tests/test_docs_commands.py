@@ -29,6 +29,9 @@ NOT_RUN = {  # by how the command begins
     "scripts/test": "is what runs these tests",
     "scripts/new-optimization": "writes into the checkout; tests/catalog/test_new_optimization.py runs it in a copy",
     "hotlap bench": "trains all workloads, for minutes to hours; tests/bench runs it on a scripted workload",
+    "hotlap tune python": "as the tune in README, which is run",
+    "hotlap tune --budget 1h": "as the tune in README, which is run",
+    "hotlap profile --batch-sizes": "trains four times; tests/test_batch_sizes.py runs it",
     "torchrun --nnodes 2": "needs two machines; tests/engine/test_failing_processes.py has two launchers on one",
     "torchrun": "for a script that uses hotlap.engine; tests/engine/test_docs.py runs the one of engine-start.md",
 }
@@ -39,7 +42,7 @@ ENDS = {  # exit codes besides 0, by how the command begins
     "hotlap compare": {1, 2, 82},  # a regression, inconclusive, or too little time on a busy machine
     "hotlap tune": {82},
 }
-SHORT = "--budget 12s --steps 25"  # in place of a longer budget: what does not fit is left out, and said
+SHORT = {"tune": "--budget 20s", "compare": "--budget 8s --steps 25"}  # in place of longer ones
 
 TRAIN = """
 import argparse
@@ -72,7 +75,7 @@ for epoch in range(epochs):
         loss.backward()
         optimizer.step()
         total += loss.item()
-    print(f"epoch {epoch} loss {total / len(loader):.4f}")
+    print(f"epoch {epoch} loss {total / len(loader):.4f} val acc {1 - total / len(loader):.4f}")
 """
 
 
@@ -157,9 +160,9 @@ def test_a_documented_command_runs(page, command, home):
     run = "$(ls state/runs | tail -n 1)"
     as_typed = re.sub(r"\bRUN\b", run, command).replace("CODE", "H201")
     as_typed = re.sub(r"\b2026\d{4}\b", time.strftime("%Y", time.gmtime()), as_typed)
-    as_typed = re.sub(r"--budget \S+", SHORT, as_typed)
-    if command.startswith("hotlap compare") and "RUN" not in command:
-        as_typed = as_typed.replace("hotlap compare", f"hotlap compare {SHORT}")
+    as_typed = re.sub(r"--budget \S+ ", "", as_typed)
+    if verb := re.match("hotlap (tune|compare)(?! RUN)", command):
+        as_typed = as_typed.replace(verb[0], f"{verb[0]} {SHORT[verb[1]]}")
     done = typed(as_typed, home)
     said = f"$ {as_typed}\n{done.stdout}{done.stderr}"
     assert done.returncode in {0} | of(ENDS, command, set()), said

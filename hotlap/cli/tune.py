@@ -53,7 +53,7 @@ FIELDS = {  # parameter -> field of TuneRequest
     "the name passed to hotlap.metric(name, value).",
 )
 @click.option("--higher-is-better", is_flag=True, help="Higher values of the metric are better.  [default: lower]")
-@click.option("--steps", type=click.IntRange(1), metavar="N", help="Train N steps in each process.  [default: chosen]")
+@click.option("--steps", type=click.IntRange(25), metavar="N", help="Train N steps in each process.  [default: chosen]")
 @click.option("--min-effect", callback=some_share, default="2%", metavar="SHARE", help="Smallest speed-up that counts.")
 @click.option(
     "--memory", callback=size_mb, metavar="SIZE", help="End a trial whose processes use more memory: 500M, 16G."

@@ -29,6 +29,7 @@ WRONG = [
     (["show", "a", "b"], "unexpected: b; see: hotlap show --help"),
     (["run", "--risk", "exat", "python"], "--risk exat: must be exact, rounding or numeric"),
     (["profile", "--steps", "many", "python"], "--steps many: must be a whole number, at least 1"),
+    (["tune", "--steps", "20", "python"], "--steps 20: must be a whole number, at least 25"),
     (["profile", "--steps", "0", "python"], "--steps 0: must be a whole number, at least 1"),
     (["profile", "--max-seconds", "0", "python"], "--max-seconds 0.0: must be a number above 0"),
     (["tune", "--budget", "10", "python"], "--budget: 10 has no unit; did you mean 10s or 10m?"),

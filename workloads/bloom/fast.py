@@ -93,7 +93,7 @@ def train(settings: naive.Settings, given: ScriptArguments, folder: Path, out: P
         model,
         naive.loss_function,
         given.decay(naive.build_optimizer(model, settings)),
-        training_of(settings, given, device).recipe(Checkpoints(out), higher_is_better=True),
+        training_of(settings, given, device).recipe(Checkpoints(out)),
         metrics={naive.METRIC: Dice(naive.THRESHOLD, of=probabilities)},
         callbacks=[tell],
         device=device,

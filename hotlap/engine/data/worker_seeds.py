@@ -41,8 +41,7 @@ class WorkerBegins:
     theirs: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
-        info = get_worker_info()
-        assert info is not None
+        info: Any = get_worker_info()
         object.__setattr__(info, "dataset", info.dataset.dataset)  # torch lets nobody set it, before 2.13 by a method
         if self.theirs is not None:
             self.theirs(worker)
