@@ -42,7 +42,7 @@ ENDS = {  # exit codes besides 0, by how the command begins
     "hotlap compare": {1, 2, 82},  # a regression, inconclusive, or too little time on a busy machine
     "hotlap tune": {82},
 }
-SHORT = {"tune": "--budget 20s", "compare": "--budget 8s --steps 25"}  # in place of longer ones
+SHORT = {"tune": "--budget 12s", "compare": "--budget 8s --steps 25"}  # in place of longer ones
 
 TRAIN = """
 import argparse

@@ -32,8 +32,9 @@ class CompiledLoss:
             return self.compiled(item)
         try:
             return self.compiled(item)
-        except torch._dynamo.exc.TorchDynamoException as error:  # raised before anything was computed
-            why = reason_of(error)
+        except Exception as error:
+            if (why := reason_of(error)) is None:
+                raise
             if self.whole:
                 raise CompileFailed(
                     f'compile="fullgraph", but the step is not one graph: {why}; change that, or use compile="on"'
@@ -44,8 +45,15 @@ class CompiledLoss:
         return self.compiled(item)
 
 
-def reason_of(error: Exception) -> str:
-    """Return what the compiler could not follow, and the line of the program where it knows it."""
+def reason_of(error: Exception) -> str | None:
+    """Return what the compiler could not follow, before anything was computed, and in which line if it knows that.
+
+    For an error of the program itself return None.
+    """
+    if isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit):
+        return "batches have too many shapes"
+    if not isinstance(error, torch._dynamo.exc.TorchDynamoException):
+        return None
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     where = [line for line in lines if line.startswith("File ")]
     return (lines or [type(error).__name__])[0][:160] + (f" ({where[-1]})" if where else "")

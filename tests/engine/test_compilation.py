@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hotlap.engine import choice
+from hotlap.engine.compilation import CompiledLoss
 from hotlap.engine.errors import CompileFailed
 from tests.engine.training import Net, fitted, outcome, same
 
@@ -57,6 +58,19 @@ def test_a_step_in_pieces_is_compiled_all_the_same_and_said():
     assert found[1].mode == "compiled"
     (line,) = [line for line in said if "in pieces" in line]
     assert "test_compilation.py" in line
+
+
+def test_batches_of_many_shapes_and_errors_of_the_program_are_told_apart():
+    said = []
+    summed = CompiledLoss(lambda batch: batch.sum(), said.append)
+    assert [summed(torch.ones(rows)) for rows in range(1, 13)] == [float(rows) for rows in range(1, 13)]
+    assert said == ["the compiler does not see the step as one graph, but in pieces: batches have too many shapes"]
+
+    def broken(batch):
+        raise ValueError("a bug of the program")
+
+    with pytest.raises(ValueError, match="a bug of the program"):
+        CompiledLoss(broken, said.append)(torch.ones(1))
 
 
 @pytest.mark.parametrize(("ahead", "tried"), [(0.0, True), (1e9, False)])
