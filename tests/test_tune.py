@@ -20,6 +20,7 @@ from hotlap.errors import (
     HotlapError,
     MetricNeverSeen,
     RunFolderUnwritable,
+    RunNotFound,
     TooShort,
 )
 from hotlap.plan import saved_plan, signature
@@ -32,6 +33,7 @@ from hotlap.report.tune import rows as tune_rows
 from hotlap.report.tune.coverage import not_covered
 from hotlap.workflows.tune.book import Watcher
 from hotlap.workflows.tune.length import length
+from hotlap.workflows.tune.resumption import unfinished
 
 GAINS = gains(
     resident_data=2.0, print_thread=1.05, gc_pauses=1.0, fused_optimizer=1.3, compile_default=1.2, profiler_marks=1.4
@@ -741,11 +743,14 @@ def begun_asked(seen, **more):
     return record("run", **more).asked
 
 
-def test_rejects_a_budget_that_is_too_small(tmp_path):
+def test_rejects_a_budget_that_is_too_small(tmp_path, on_disk):
     with pytest.raises(BudgetTooSmall, match="--budget"):
         length(observation(), begun_asked(observation(), budget=5.0))
+    run = begun(tmp_path, *FOUND, budget=300.0)
     with pytest.raises(BudgetTooSmall, match=r"one process took 90 s.*--budget"):
-        go_on(begun(tmp_path, *FOUND, budget=300.0), ScriptedRunner(GAINS, startup_seconds=90.0), tmp_path)
+        go_on(run, ScriptedRunner(GAINS, startup_seconds=90.0), tmp_path)
+    with pytest.raises(RunNotFound, match="there is no unfinished tune"):  # it would end alike
+        unfinished(COMMAND, tmp_path)
 
 
 def test_rejects_a_metric_that_is_never_reported(tmp_path):

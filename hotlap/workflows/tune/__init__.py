@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from hotlap import store
-from hotlap.errors import PlanUnusable, RunFolderUnwritable
+from hotlap.errors import BudgetTooSmall, MetricNeverSeen, PlanUnusable, RunFolderUnwritable, TooShort
 from hotlap.judge.verdict import judge
 from hotlap.plan import saved_plan, signature
 from hotlap.plan.files import read
@@ -124,6 +124,10 @@ def go_on(
                 make_runner = partial(_local, keeper=own.begin(run, record.asked.command))
             home, judging = run_dir or store.home(), judging or partial(judge, epoch_steps=record.epoch_steps)
             return _go_on(run, record, watcher, home, make_runner, judging, own)
+        except (BudgetTooSmall, MetricNeverSeen, TooShort):
+            if not run.load(RECORD, TuneRecord).verdicts:  # resumed it would end alike: what stays is the profile
+                (run.folder / f"{RECORD}.json").unlink(missing_ok=True)
+            raise
         finally:
             if files is None:
                 own.close()
