@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from hotlap import store
-from hotlap.errors import BudgetTooSmall, MetricNeverSeen, PlanUnusable, RunFolderUnwritable, TooShort
+from hotlap.errors import PlanUnusable, RunFolderUnwritable
 from hotlap.judge.verdict import judge
 from hotlap.plan import saved_plan, signature
 from hotlap.plan.files import read
@@ -35,6 +35,7 @@ from hotlap.workflows.tune.resumption import (
     alone,
     as_measured,
     begun,
+    forgotten_if_refused,
     interrupted,
     refuse_elsewhere,
     refuse_other_catalogue,
@@ -75,7 +76,8 @@ def tune(
     try:
         seen = observed(request, run_dir, on_stage, instead_of, files)
         record = begin_record(request, seen.run, seen.observation, time.monotonic() - began)
-        length(seen.observation, request, record.observing_seconds)  # raises before anything is saved
+        with forgotten_if_refused(seen.run):
+            length(seen.observation, request, record.observing_seconds)  # raises before anything is saved
         seen.run.save(RECORD, record)
         forget_request(seen.run)
         if (others := foreign(seen.run.folder / "observing")) is not None:
@@ -123,11 +125,8 @@ def go_on(
             if make_runner is None:
                 make_runner = partial(_local, keeper=own.begin(run, record.asked.command))
             home, judging = run_dir or store.home(), judging or partial(judge, epoch_steps=record.epoch_steps)
-            return _go_on(run, record, watcher, home, make_runner, judging, own)
-        except (BudgetTooSmall, MetricNeverSeen, TooShort):
-            if not run.load(RECORD, TuneRecord).verdicts:  # resumed it would end alike: what stays is the profile
-                (run.folder / f"{RECORD}.json").unlink(missing_ok=True)
-            raise
+            with forgotten_if_refused(run):
+                return _go_on(run, record, watcher, home, make_runner, judging, own)
         finally:
             if files is None:
                 own.close()

@@ -12,11 +12,14 @@ from hotlap import store
 from hotlap.catalog import entries
 from hotlap.errors import (
     INTERRUPTED,
+    BudgetTooSmall,
     HotlapError,
+    MetricNeverSeen,
     RecordUnreadable,
     ResumeRefused,
     RunFolderUnwritable,
     RunNotFound,
+    TooShort,
 )
 from hotlap.plan import saved_plan
 from hotlap.process import tree
@@ -124,3 +127,15 @@ def alone(run: store.Run) -> Iterator[None]:
     finally:
         with suppress(OSError):
             (run.folder / tree.PID).unlink()
+
+
+@contextmanager
+def forgotten_if_refused(run: store.Run) -> Iterator[None]:
+    """Leave nothing to resume where that would end with the same refusal: what stays of the run is its profile."""
+    try:
+        yield
+    except (BudgetTooSmall, MetricNeverSeen, TooShort):
+        (run.folder / f"{ASKED}.json").unlink(missing_ok=True)
+        if begun(run) and not run.load(RECORD, TuneRecord).verdicts:
+            (run.folder / f"{RECORD}.json").unlink()
+        raise
