@@ -26,7 +26,7 @@ def test_a_run_resumed_before_its_short_last_step_computes_as_before(tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         trainer(model, sgd(model), **how).fit(StopsAfter(3), epochs=2)
     state = torch.load(tmp_path / LAST, weights_only=True)
-    state["place"]["mode"] = [False, False, [True, 1, " on one thread"], False, False]
+    state["place"]["mode"] = [False, False, [True, 1, " on one thread"], False, False, False]
     torch.save(state, tmp_path / LAST)
     used.clear()
     again = trainer(model, sgd(model), **how)

@@ -253,11 +253,11 @@ def test_recomputed_blocks_train_the_same_with_the_same_random_numbers():
 
 def test_compiles_the_step_when_requested(monkeypatch):
     """The compiler is replaced by one that returns the function unchanged."""
-    dynamic_flags = []
-    monkeypatch.setattr(torch, "compile", lambda function, dynamic: dynamic_flags.append(dynamic) or function)
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
     said = []
     same(outcome(*fitted(compile="on", say=said.append)), outcome(*fitted()))
-    assert dynamic_flags == [False]
+    assert asked == [{"fullgraph": True, "dynamic": False}]
     assert said[0].startswith("step: compiled")
 
 
