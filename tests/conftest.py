@@ -21,7 +21,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(  # for every Python that the tests s
 
 import pytest
 from harness import Ran, profile, profiled_once, python
+from patching import answering, command_line, constants, spied
 from warm import one_folder_for_all, warmed
+
+__all__ = ["answering", "command_line", "constants", "spied"]
 
 WINDOW = ("--no-ceiling", "--steps", "20", "--warmup", "3")
 

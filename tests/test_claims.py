@@ -30,8 +30,8 @@ BOOK = claims_book.read()
 
 
 @pytest.fixture
-def session(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims.data, "make", lambda place, workload, size, on_wait: tmp_path)
+def session(tmp_path, answering):
+    answering(claims.data, make=tmp_path)
     out = tmp_path / "result.json"
     return claims.Session(book=BOOK, place=PLACE, out=out, minutes=None, max_seconds=None)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from warm import warmed
 
-import hotlap.cli
 from hotlap import store
 from hotlap.errors import (
     BaselineUnusable,
@@ -277,18 +276,10 @@ def test_a_real_command_is_observed_and_run_and_leaves_no_trace(tmp_path, capfd,
 
 
 @pytest.fixture
-def typed(monkeypatch, tmp_path, capsys):
+def typed(monkeypatch, tmp_path, command_line):
     monkeypatch.setenv("HOTLAP_DIR", str(tmp_path / "kept"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-
-    def type_it(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hotlap", "compare", *words])
-        with pytest.raises(SystemExit) as ended:
-            hotlap.cli.main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return type_it
+    return lambda *words: command_line("compare", *words)
 
 
 @pytest.fixture

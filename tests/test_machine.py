@@ -23,19 +23,19 @@ def control_group(root, version, quota, period, group="/box"):
     ("version", "quota", "expected"),
     [(2, 250_000, 3), (2, "max", 16), (2, 20_000, 1), (1, 400_000, 4), (1, -1, 16)],
 )
-def test_cores_are_limited_by_the_control_group(version, quota, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr("hotlap.machine.bound_cores", lambda: 16)
+def test_cores_are_limited_by_the_control_group(version, quota, expected, tmp_path, answering):
+    answering("hotlap.machine", bound_cores=16)
     control_group(tmp_path, version, quota, 100_000)
     assert usable_cores(tmp_path) == expected
 
 
-def test_without_control_groups_the_cores_are_those_the_process_is_bound_to(tmp_path, monkeypatch):
-    monkeypatch.setattr("hotlap.machine.bound_cores", lambda: 5)
+def test_without_control_groups_the_cores_are_those_the_process_is_bound_to(tmp_path, answering):
+    answering("hotlap.machine", bound_cores=5)
     assert usable_cores(tmp_path) == 5
 
 
-def test_ranks_of_one_machine_share_its_cores(monkeypatch):
-    monkeypatch.setattr("hotlap.machine.usable_cores", lambda: 6)
+def test_ranks_of_one_machine_share_its_cores(answering):
+    answering("hotlap.machine", usable_cores=6)
     assert cores_of_a_rank({}) == 6
     assert cores_of_a_rank({"LOCAL_WORLD_SIZE": "4"}) == 1
     assert cores_of_a_rank({"LOCAL_WORLD_SIZE": "8"}) == 1

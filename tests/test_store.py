@@ -271,10 +271,10 @@ def test_rejects_an_unsafe_folder(kind, which, state):
     assert "\n" not in str(refused.value)
 
 
-def test_rejects_a_folder_of_another_user(state, monkeypatch):
+def test_rejects_a_folder_of_another_user(state, answering, constants):
     create(COMMAND)
-    monkeypatch.setattr(os, "getuid", lambda: 4321)
-    monkeypatch.setattr(private, "ROOT", 4322)  # the tests may run as root, whose folders are always accepted
+    answering(os, getuid=4321)
+    constants(private, ROOT=4322)  # the tests may run as root, whose folders are always accepted
     with pytest.raises(RunFolderUnwritable, match="belongs to another user"):
         create(COMMAND)
 

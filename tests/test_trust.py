@@ -89,14 +89,11 @@ def test_an_unusable_state_folder_costs_one_line(kind, variable, project, root):
     assert f"; saving this run in {project.parent / 'tmp' / f'hotlap-{os.getuid()}'}/project-" in line
 
 
-def test_the_command_runs_unchanged_where_nothing_can_be_written(project, root, monkeypatch, capfd):
+def test_the_command_runs_unchanged_where_nothing_can_be_written(project, root, monkeypatch, answering, capfd):
     """This happens in a container with a read-only file system."""
-
-    def read_only(*_):
-        raise store.RunFolderUnwritable("cannot write / (Read-only file system); choose another place: --run-dir DIR")
-
+    why = "cannot write / (Read-only file system); choose another place: --run-dir DIR"
+    answering(store, prepare=store.RunFolderUnwritable(why))
     started = []
-    monkeypatch.setattr(store, "prepare", read_only)
     monkeypatch.setattr(os, "execv", lambda program, words: started.append(words) or sys.exit(7))
     monkeypatch.setattr(sys, "argv", ["hotlap", "run", *TRAINED])
     with pytest.raises(SystemExit) as ended:
@@ -204,7 +201,7 @@ def test_hostile_names_of_a_class_a_script_and_a_choice_do_not_reach_the_termina
 
 @pytest.mark.parametrize("form", [(), ("--markdown",), ("--json",), ("--html", "--output", "-")])
 @pytest.mark.parametrize("verb", ["show", "report"])
-def test_hostile_text_in_a_record_does_not_reach_the_terminal(verb, form, project, monkeypatch, capsys):
+def test_hostile_text_in_a_record_does_not_reach_the_terminal(verb, form, project, monkeypatch, command_line):
     if verb == "show" and "--html" in form:
         form = ()
     monkeypatch.chdir(project)
@@ -215,13 +212,10 @@ def test_hostile_text_in_a_record_does_not_reach_the_terminal(verb, form, projec
     run.save("diagnosis", diagnose(seen))
     evil = _edited(text)
     (run.folder / "observation.json").write_text(json.dumps(evil, ensure_ascii=False))
-    monkeypatch.setattr(sys, "argv", ["hotlap", verb, *form])
-    with pytest.raises(SystemExit) as ended:
-        hotlap.cli.main()
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.err) == (0, "")
-    assert OBEYED.search(printed.out) is None
-    assert "owned" in printed.out
+    code, printed, complained = command_line(verb, *form)
+    assert (code, complained) == (0, "")
+    assert OBEYED.search(printed) is None
+    assert "owned" in printed
 
 
 def _edited(record):

@@ -70,11 +70,11 @@ def test_a_missing_framework_is_reported_with_what_to_install(stage, ask, monkey
     session.prepare(ask(arms=("naive", "accelerate")))
 
 
-def test_reports_missing_packages_of_the_workloads_and_torch(ask, monkeypatch):
+def test_reports_missing_packages_of_the_workloads_and_torch(ask, monkeypatch, answering):
     monkeypatch.setattr(surroundings, "find_spec", lambda name: None if name in ("pandas", "h5py") else "here")
     with pytest.raises(PackageMissing, match=r"needs pandas and h5py; type: pip install 'hotlap\[bench\]'"):
         session.prepare(ask())
-    monkeypatch.setattr(surroundings, "find_spec", lambda name: None)
+    answering(surroundings, find_spec=None)
     with pytest.raises(TorchUnusable, match="pip install torch"):
         session.prepare(ask())
 

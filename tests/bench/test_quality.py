@@ -18,9 +18,9 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def quality(monkeypatch, tmp_path):
+def quality(monkeypatch, answering, tmp_path):
     monkeypatch.syspath_prepend(str(BENCHMARKS / "training"))
-    monkeypatch.setattr(data, "make", lambda place, workload, size, on_wait: tmp_path)
+    answering(data, make=tmp_path)
     monkeypatch.setattr(data, "needs", lambda place, workload, size: Needs(
         workload=workload, root=tmp_path, bytes_needed=0, memory_mb=1.0
     ))  # fmt: skip

@@ -69,9 +69,9 @@ def test_the_arm_run_records_the_lines_of_hotlap(stage, bench):
     assert run.said == ("hotlap: applied: something (here)", nothing)
 
 
-def test_the_arm_run_uses_the_options_measured_best(stage, bench, monkeypatch):
+def test_the_arm_run_uses_the_options_measured_best(stage, bench, constants):
     options = {("sun", "cpu"): ("--with", "fused-optimizer"), ("moon", "cuda"): ("--with", "fused-optimizer")}
-    monkeypatch.setattr(workloads, "BEST", options)
+    constants(workloads, BEST=options)
     sun, moon = (bench(out=stage.folder / name, workloads=(name,), arms=("run",), seeds=1).runs[0].command
                  for name in ("sun", "moon"))  # fmt: skip
     assert "--with fused-optimizer python sun/naive.py" in sun

@@ -4,7 +4,6 @@ from hotlap.loading import state
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(constants) -> None:
     """All that a dataset reads is checked, even on a busy machine: no entry refuses because that takes long."""
-    monkeypatch.setattr(state, "ALWAYS", 60.0)
-    monkeypatch.setattr(state, "LEAST_SECONDS", 60.0)
+    constants(state, ALWAYS=60.0, LEAST_SECONDS=60.0)

@@ -17,12 +17,12 @@ allocator = importlib.import_module("hotlap.catalog.allocator.apply")
 
 
 @pytest.fixture(autouse=True)
-def driver(tmp_path, monkeypatch):
-    monkeypatch.setattr(allocator, "DRIVERS", (tmp_path,))
+def driver(tmp_path, constants):
+    constants(allocator, DRIVERS=(tmp_path,))
 
 
-def test_sets_nothing_without_a_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr(allocator, "DRIVERS", (tmp_path / "none",))
+def test_sets_nothing_without_a_gpu(constants, tmp_path):
+    constants(allocator, DRIVERS=(tmp_path / "none",))
     assert environment(None, {}) == {}
 
 

@@ -23,9 +23,9 @@ def _strict(monkeypatch):
 
 
 @pytest.fixture
-def capable(monkeypatch):
+def capable(answering):
     """Half precision may be emulated here, because these tensors are tiny."""
-    monkeypatch.setattr(hardware, "supports", lambda *_: True)
+    answering(hardware, supports=True)
 
 
 def enabled(precision="fp16"):
@@ -36,8 +36,8 @@ def fused(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
 
 
-def test_refuses_a_processor_that_would_emulate_bfloat16(monkeypatch):
-    monkeypatch.setattr(hardware, "_processor_supports", lambda *_: False)
+def test_refuses_a_processor_that_would_emulate_bfloat16(answering):
+    answering(hardware, _processor_supports=False)
     plain = train(mlp, ROWS, steps=4)[0]
     with enabled("bf16") as running:
         assert train(mlp, ROWS, steps=4)[0] == plain
@@ -54,14 +54,14 @@ def test_refuses_a_processor_that_would_emulate_bfloat16(monkeypatch):
         ("aarch64", "fp16", {"fp16_arith": True}, False),
     ],
 )
-def test_recognises_processors_with_native_support(monkeypatch, machine, precision, can, expected):
-    monkeypatch.setattr(hardware.platform, "machine", lambda: machine)
+def test_recognises_processors_with_native_support(monkeypatch, answering, machine, precision, can, expected):
+    answering(hardware.platform, machine=machine)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can, raising=False)
     assert hardware.supports(torch, torch.device("cpu"), precision) is expected
 
 
-def test_queries_older_torch_one_feature_at_a_time(monkeypatch):
-    monkeypatch.setattr(hardware.platform, "machine", lambda: "x86_64")
+def test_queries_older_torch_one_feature_at_a_time(monkeypatch, answering):
+    answering(hardware.platform, machine="x86_64")
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False, raising=False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
@@ -187,8 +187,8 @@ def test_skips_a_step_that_overflowed(optimizer, closure):
     assert state["step"] == 5
 
 
-def test_the_scale_falls_and_grows(monkeypatch):
-    monkeypatch.setattr(scaling_module, "INTERVAL", 5)
+def test_the_scale_falls_and_grows(constants):
+    constants(scaling_module, INTERVAL=5)
     parameter = nn.Parameter(torch.ones(2))
     opt = torch.optim.SGD([parameter], lr=0.1)
     scaling = HiddenScaler(torch, torch.device("cpu"), [opt])

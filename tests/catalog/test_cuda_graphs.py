@@ -625,8 +625,8 @@ def test_a_part_that_is_no_longer_frozen_is_rerecorded_soon(graphs):
     assert replays[-1] - replays[12] >= 6, "three calls to be sure, two to record"
 
 
-def test_periodic_comparison_finds_a_replay_that_has_become_wrong(graphs, monkeypatch):
-    monkeypatch.setattr(proof, "EVERY", 4)
+def test_periodic_comparison_finds_a_replay_that_has_become_wrong(graphs, constants):
+    constants(proof, EVERY=4)
 
     def around(number, *_):
         if number == 30:
@@ -642,23 +642,14 @@ def test_periodic_comparison_finds_a_replay_that_has_become_wrong(graphs, monkey
     assert "a replay gives different results from the model itself: an output differs by" in graphs.site.outcome.why
 
 
-def test_periodic_comparison_changes_nothing(graphs, monkeypatch):
-    monkeypatch.setattr(proof, "EVERY", 1)  # each time
+def test_periodic_comparison_changes_nothing(graphs, constants, spied):
+    constants(proof, EVERY=1)  # each time
     plain = train(model=lambda: Net(0.5), optimizer=adamw, clip=0.1)
-    calls = []
-    monkeypatch.setattr(GraphedRoot, "_prove", noting(GraphedRoot._prove, calls))
+    calls = spied(GraphedRoot, "_prove")
     graphs.begin()
     assert same(train(model=lambda: Net(0.5), optimizer=adamw, clip=0.1), plain)
     assert graphs.site.outcome.status == "applied", graphs.site.outcome
     assert len(calls) > 12
-
-
-def noting(method, calls):
-    def noted(*args):
-        calls.append(1)
-        return method(*args)
-
-    return noted
 
 
 def test_the_step_of_a_class_first_used_after_it_was_replaced_is_captured(graphs, monkeypatch):

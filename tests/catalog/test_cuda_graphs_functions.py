@@ -26,9 +26,9 @@ CALLS = 0
 
 
 @pytest.fixture(autouse=True)
-def worth_it(monkeypatch):
+def worth_it(constants):
     """An emulated replay does the work again and is never faster, so it always counts as worthwhile."""
-    monkeypatch.setattr(functions, "FASTER", float("inf"))
+    constants(functions, FASTER=float("inf"))
 
 
 def scaled(values):
@@ -180,8 +180,8 @@ def test_values_in_a_tensor_it_reads_may_change(graphs):
     assert graphs.functions._known[0].recorded == 3
 
 
-def test_gives_up_a_function_that_is_no_faster(graphs, monkeypatch):
-    monkeypatch.setattr(functions, "FASTER", 0.0)
+def test_gives_up_a_function_that_is_no_faster(graphs, constants):
+    constants(functions, FASTER=0.0)
     plain = train("ragged")
     graphs.begin()
     assert same(train("ragged"), plain)
@@ -299,8 +299,8 @@ def numbered(outputs, targets, number):
     return ragged(outputs, targets, power=1 + number / 100)
 
 
-def test_a_number_that_differs_at_each_call_disables_it(graphs, monkeypatch):
-    monkeypatch.setattr(functions, "MOST_SEEN", 5)
+def test_a_number_that_differs_at_each_call_disables_it(graphs, constants):
+    constants(functions, MOST_SEEN=5)
     plain = counted()
     graphs.begin()
     assert same(counted(), plain)

@@ -43,22 +43,17 @@ def train(loss_of=mean_square, backward=torch.Tensor.backward, around=None, opti
 
 
 @pytest.mark.parametrize("loss_of", [mean_square, classes, logits])
-def test_the_plain_backward_needs_no_engine(loss_of, graphs, monkeypatch):
+def test_the_plain_backward_needs_no_engine(loss_of, graphs, spied):
     plain = train(loss_of)
     graphs.begin()
-    backwards = []
-    engine = torch.autograd.graph._engine_run_backward
-
-    def counted(*args, **kwargs):
-        backwards.append(kwargs["accumulate_grad"])  # False of torch.autograd.grad, which the emulation uses
-        return engine(*args, **kwargs)
-
-    monkeypatch.setattr(torch.autograd, "_engine_run_backward", counted)
+    backwards = spied(torch.autograd, "_engine_run_backward")
     assert same(train(loss_of), plain)
     assert "and of" in graphs.site.outcome.why
     assert graphs.losses.why_not is None
     assert graphs.recorder.replays["backward"] >= 8
-    assert sum(backwards) <= 6, "only the steps before it was recorded"
+    # torch.autograd.grad, which the emulation uses, does not accumulate
+    own = sum(call.kwargs["accumulate_grad"] for call in backwards)
+    assert own <= 6, "only the steps before it was recorded"
 
 
 def twice_as_much(loss):

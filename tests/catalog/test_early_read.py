@@ -287,9 +287,9 @@ def test_a_loss_that_is_nan_counts_as_equal(at_work):
     assert reads._site.outcome.status == "applied"
 
 
-def test_withdraws_in_distributed_training(at_work, monkeypatch):
+def test_withdraws_in_distributed_training(at_work, answering):
     reads, reader = at_work
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    answering(torch.distributed, is_initialized=True)
     loss = loss_of()
     loss.backward()
     assert loss.item() == 10.0
@@ -297,10 +297,10 @@ def test_withdraws_in_distributed_training(at_work, monkeypatch):
     assert reads._site.outcome.status == "withdrawn"
 
 
-def test_a_failure_withdraws_it_and_the_read_succeeds(at_work, monkeypatch):
+def test_a_failure_withdraws_it_and_the_read_succeeds(at_work, answering):
     reads, reader = at_work
     reads._site.seams.guard.strict = False
-    monkeypatch.setattr(reader, "aside", lambda *_: 1 / 0)
+    answering(reader, aside=ZeroDivisionError())
     loss = loss_of()
     loss.backward()
     assert loss.item() == 10.0

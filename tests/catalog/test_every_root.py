@@ -51,12 +51,9 @@ def root_names(site):
 
 
 @pytest.fixture
-def walks(monkeypatch):
+def walks(spied):
     """Counts the walks over all objects."""
-    made = []
-    search = Roots.search
-    monkeypatch.setattr(Roots, "search", lambda self, parameters: made.append(1) or search(self, parameters))
-    return made
+    return spied(Roots, "search")
 
 
 class Generator(nn.Linear):
@@ -239,8 +236,8 @@ def test_blocks_are_checkpointed_in_each_root_and_refusals_affect_one():
     assert "__call__" not in vars(Block)
 
 
-def test_autocast_covers_each_root(monkeypatch):
-    monkeypatch.setattr(hardware, "supports", lambda *_: True)
+def test_autocast_covers_each_root(answering):
+    answering(hardware, supports=True)
     plain = train(mlp, ROWS)[0]
     with hotlap.enable(None, with_=["autocast=bf16"]):
         first, second = (train(mlp, ROWS)[0] for _ in range(2))
@@ -249,10 +246,10 @@ def test_autocast_covers_each_root(monkeypatch):
     assert first == pytest.approx(plain, rel=0.05)
 
 
-def test_weights_of_each_recurrent_model_are_flattened(site, monkeypatch):
+def test_weights_of_each_recurrent_model_are_flattened(site, monkeypatch, answering):
     recurrent = import_module("hotlap.catalog.recurrent.apply")
     flattened = []
-    monkeypatch.setattr(recurrent, "on_gpu", lambda _: True)
+    answering(recurrent, on_gpu=True)
     monkeypatch.setattr(recurrent, "is_flat", lambda layer: layer in flattened)
     monkeypatch.setattr(nn.LSTM, "flatten_parameters", lambda layer: flattened.append(layer))
     recurrent.apply(site)
@@ -319,8 +316,8 @@ def test_a_second_class_is_compiled_too(compile_quickly):
     assert compile_quickly == [Wide.forward, Blocks.forward]
 
 
-def test_models_with_more_shapes_than_dynamo_allows_run_uncompiled(compile_quickly, monkeypatch):
-    monkeypatch.setattr(import_module("hotlap.catalog.compile.apply"), "most_recompiles", lambda torch: 2)
+def test_models_with_more_shapes_than_dynamo_allows_run_uncompiled(compile_quickly, answering):
+    answering(import_module("hotlap.catalog.compile.apply"), most_recompiles=2)
     with hotlap.enable(None, with_=["compile"]) as enabled:
         for width in (4, 8, 16):
             plain_graphs = graphs()

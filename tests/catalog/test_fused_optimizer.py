@@ -248,16 +248,14 @@ def test_closing_restores_the_users_choice():
     optimizer.step()
 
 
-def test_torch_itself_clips_all_gradients_at_once(monkeypatch):
+def test_torch_itself_clips_all_gradients_at_once(spied):
     """For that reason no entry does it; a torch that no longer does fails here."""
-    norms = []
-    original = torch._foreach_norm
-    monkeypatch.setattr(torch, "_foreach_norm", lambda *args: norms.append(len(args[0])) or original(*args))
+    norms = spied(torch, "_foreach_norm")
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
     model(torch.randn(2, 4)).sum().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
-    assert norms == [4]
+    assert [len(call.args[0]) for call in norms] == [4]
 
 
 KINDS = {
@@ -285,13 +283,12 @@ def trained(optimizer, steps, at=None, **options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_step_equals_the_programs_own_from_the_same_state(kind, enabled, monkeypatch):
-    differences, difference = [], proof.Proof.difference
-    monkeypatch.setattr(proof, "EVERY", 1)
-    monkeypatch.setattr(proof.Proof, "difference", lambda self: differences.append(difference(self)))
+def test_each_step_equals_the_programs_own_from_the_same_state(kind, enabled, constants, spied):
+    constants(proof, EVERY=1)
+    comparisons = spied(proof.Proof, "difference")
     optimizer, options = KINDS[kind]
     trained(optimizer, 100, **options)
-    assert differences == [None] * 100
+    assert [comparison.returned for comparison in comparisons] == [None] * 100
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -311,10 +308,10 @@ def test_an_optimizer_already_in_use_is_fused_too(kind, monkeypatch):
     assert trained(optimizer, 40, switched, **options) == pytest.approx(plain, rel=1e-5)
 
 
-def test_withdraws_a_kernel_that_computes_something_else(enabled, monkeypatch):
+def test_withdraws_a_kernel_that_computes_something_else(enabled, answering):
     expected = trained(torch.optim.Adam, 1)
     assert enabled.outcomes[0].status == "applied"
-    monkeypatch.setattr(sys.modules["torch.optim.adam"], "_fused_adam", lambda *args, **kwargs: None)
+    answering(sys.modules["torch.optim.adam"], _fused_adam=None)
     trained(torch.optim.Adam, 2)
     assert expected == trained(torch.optim.Adam, 1)
     assert enabled.outcomes[0].status == "withdrawn"
@@ -339,8 +336,8 @@ def test_a_step_that_the_program_has_replaced_is_called_only_by_the_program(arou
     assert enabled.outcomes[0].status == "applied"
 
 
-def test_a_closure_step_is_not_compared_using_stale_gradients(enabled, monkeypatch):
-    monkeypatch.setattr(proof, "EVERY", 1)
+def test_a_closure_step_is_not_compared_using_stale_gradients(enabled, constants):
+    constants(proof, EVERY=1)
     weight = parameter()
     optimizer = torch.optim.SGD([weight], lr=0.1)
 

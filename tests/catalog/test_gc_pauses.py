@@ -199,8 +199,8 @@ def test_estimates_its_gain_from_the_time_spent_collecting():
     assert detect(observation(shares={"garbage": 0.07})).most == pytest.approx(0.07)
 
 
-def test_the_program_waits_for_a_collection_in_another_thread(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("hotlap.catalog.gc_pauses.apply"), "PATIENCE", 10.0)
+def test_the_program_waits_for_a_collection_in_another_thread(constants):
+    constants(importlib.import_module("hotlap.catalog.gc_pauses.apply"), PATIENCE=10.0)
     pauses = Pauses(SimpleNamespace(value=None))
     pauses._collecting("start", {"generation": 0})
     threading.Timer(0.02, pauses._collecting, ("stop", {"generation": 0})).start()

@@ -157,8 +157,8 @@ def test_workers_stay_while_training_and_validation_take_turns():
         assert len(first[1]) == 1
 
 
-def test_only_the_loaders_iterated_last_keep_workers(monkeypatch):
-    monkeypatch.setattr(applying, "KEPT", 2)
+def test_only_the_loaders_iterated_last_keep_workers(constants):
+    constants(applying, KEPT=2)
     others = psutil.Process().children()
     with applied(NAME):
         loaders = [shuffled(num_workers=1) for _ in range(3)]
@@ -168,8 +168,8 @@ def test_only_the_loaders_iterated_last_keep_workers(monkeypatch):
     assert psutil.Process().children() == others
 
 
-def test_workers_of_a_loader_not_iterated_for_long_are_ended(monkeypatch):
-    monkeypatch.setattr(applying, "SOON", 2)
+def test_workers_of_a_loader_not_iterated_for_long_are_ended(constants):
+    constants(applying, SOON=2)
     with applied(NAME):
         once, often = shuffled(num_workers=1), shuffled(num_workers=1)
         read(once, often, often)
@@ -178,12 +178,12 @@ def test_workers_of_a_loader_not_iterated_for_long_are_ended(monkeypatch):
         assert (len(idle(once)), len(idle(often))) == (0, 1)
 
 
-def test_none_are_kept_near_a_limit(monkeypatch):
+def test_none_are_kept_near_a_limit(constants):
     with applied(NAME):
         loader, other = shuffled(num_workers=1), shuffled(num_workers=1)
         read(loader)
         assert len(idle(loader)) == 1
-        monkeypatch.setattr(idling, "PART_IN_USE", 0.0)
+        constants(idling, PART_IN_USE=0.0)
         read(other)
         assert idle(loader) == idle(other) == ()
 

@@ -52,19 +52,18 @@ def test_other_batches_are_left_unchanged(made, pinned, status, said):
     assert caught.value.status is status
 
 
-def test_without_a_gpu_it_has_no_effect(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+def test_without_a_gpu_it_has_no_effect(answering):
+    answering(torch.cuda, device_count=0)
     with applied(NAME) as running:
         list(shuffled(num_workers=1))
         assert outcome(running) == ("no effect", "no GPU that torch can use")
 
 
 @pytest.mark.filterwarnings("ignore:.*no accelerator")
-def test_workers_start_with_pinning_and_the_loader_keeps_its_setting(monkeypatch):
+def test_workers_start_with_pinning_and_the_loader_keeps_its_setting(answering):
     """CUDA counts as in use here; torch itself finds no device and pins nothing."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    answering(torch.cuda, device_count=1, is_initialized=True)
+    answering(torch.accelerator, is_available=False)
     with applied(NAME) as running:
         loader = shuffled(num_workers=1)
         assert not loader.pin_memory

@@ -28,11 +28,11 @@ def test_the_depth_is_chosen_or_given(choice, depth):
         assert shuffled(num_workers=1).prefetch_factor == depth
 
 
-def test_memory_limits_the_depth(monkeypatch):
+def test_memory_limits_the_depth(monkeypatch, answering):
     monkeypatch.setattr(machine, "workers_by_memory", lambda batch, depth: 0 if batch and depth > 5 else 9)
     with applied(NAME):
         assert shuffled(num_workers=1).prefetch_factor == 5
-    monkeypatch.setattr(machine, "workers_by_memory", lambda batch, depth: 0)
+    answering(machine, workers_by_memory=0)
     with applied(NAME) as running:
         assert shuffled(num_workers=1).prefetch_factor == 2
         assert outcome(running)[0] == "refused"
@@ -66,8 +66,8 @@ def test_states_why_it_does_not_apply(make, status, said):
         assert said in outcome(running)[1]
 
 
-def test_sees_workers_added_by_another_entry(monkeypatch):
-    monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 3)
+def test_sees_workers_added_by_another_entry(answering):
+    answering("hotlap.catalog.loader_workers.apply", cores_of_a_rank=3)
     with applied(NAME, "loader-workers=2", "loader-persistent") as running:
         made = shuffled(Rows())
         assert (made.num_workers, made.prefetch_factor) == (2, 4)

@@ -1,5 +1,6 @@
 """loader-start-method applies where forking is unsafe, and never where the script or dataset does not allow it."""
 
+import multiprocessing
 import subprocess
 import sys
 import types
@@ -94,9 +95,9 @@ class Local(Rows):
         (f"{NAME}=spawn", lambda: Random("numpy"), {"num_workers": 1}, "refused", "draws random numbers"),
     ],
 )
-def test_states_why_it_does_not_apply(choice, dataset, options, status, said, monkeypatch):
-    monkeypatch.setattr("hotlap.runtime.loader_arguments.multiprocessing.get_start_method", lambda allow_none: "fork")
-    monkeypatch.setattr(sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"], "why_not_twice", lambda: None)
+def test_states_why_it_does_not_apply(choice, dataset, options, status, said, answering):
+    answering(multiprocessing, get_start_method="fork")
+    answering(sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"], why_not_twice=None)
     with applied(choice) as running:
         next(iter(shuffled(dataset(), **options)))
         assert (outcome(running)[0], said in outcome(running)[1]) == (status, True), outcome(running)
@@ -110,9 +111,9 @@ def test_does_not_try_a_loader_that_starts_no_workers(monkeypatch):
         assert outcome(running)[0] == "no effect"
 
 
-def test_closing_restores_the_loader(monkeypatch):
+def test_closing_restores_the_loader(answering):
     module = sys.modules[f"hotlap.catalog.{NAME.replace('-', '_')}.apply"]
-    monkeypatch.setattr(module, "_check", lambda *_: None)
+    answering(module, _check=None)
     with applied(f"{NAME}=fork") as running:
         loader = shuffled(Rows(), num_workers=1)
         next(iter(loader))

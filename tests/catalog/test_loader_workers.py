@@ -26,10 +26,10 @@ MODULE = import_module("hotlap.catalog.loader_workers.apply")
 
 
 @pytest.fixture(autouse=True)
-def _four_cores(monkeypatch):
-    monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 4)
-    monkeypatch.setattr(machine, "training_threads", lambda torch: 1)
-    monkeypatch.setattr(MODULE, "LIGHT_BATCH_US", 100.0)
+def _four_cores(answering, constants):
+    answering("hotlap.catalog.loader_workers.apply", cores_of_a_rank=4)
+    answering(machine, training_threads=1)
+    constants(MODULE, LIGHT_BATCH_US=100.0)
 
 
 def test_losses_and_random_numbers_equal_those_without_workers():
@@ -74,11 +74,11 @@ def test_a_requested_number_is_limited_only_by_the_cores(requested, given):
         assert ("cores allow no more" in outcome(running)[1]) == (requested == "64")
 
 
-def test_chooses_as_many_workers_as_help_and_leaves_the_training_a_core(monkeypatch):
+def test_chooses_as_many_workers_as_help_and_leaves_the_training_a_core(answering):
     with applied("loader-workers"):
         assert shuffled().num_workers == 3
         assert shuffled(Rows(16)).num_workers == 2, "an epoch of two batches"
-    monkeypatch.setattr(machine, "training_threads", lambda torch: 4)
+    answering(machine, training_threads=4)
     with applied("loader-workers") as running:
         assert shuffled().num_workers == 0
         assert outcome(running) == ("no effect", "Rows gets no workers: 4 cores, 4 of them for the training")
@@ -90,8 +90,8 @@ def test_little_memory_allows_fewer(monkeypatch):
         assert shuffled().num_workers == 2
 
 
-def test_cheap_data_gets_no_workers(monkeypatch):
-    monkeypatch.setattr(MODULE, "LIGHT_BATCH_US", 1e6)
+def test_cheap_data_gets_no_workers(constants):
+    constants(MODULE, LIGHT_BATCH_US=1e6)
     with applied("loader-workers") as running:
         assert DataLoader(TensorDataset(torch.zeros(64, 2)), 32).num_workers == 0
         status, why = outcome(running)
@@ -242,8 +242,8 @@ def test_workers_do_not_outlive_a_killed_training():
     assert not any(alive(pid) for pid in workers)
 
 
-def test_workers_survive_when_training_continues_without_hotlap(monkeypatch):
-    monkeypatch.setattr(reaper, "GRACE", 0.0)
+def test_workers_survive_when_training_continues_without_hotlap(constants):
+    constants(reaper, GRACE=0.0)
     with applied("loader-workers=2"):
         batches = iter(shuffled(num_workers=2, batch_size=2))
         next(batches)

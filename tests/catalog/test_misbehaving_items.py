@@ -77,10 +77,9 @@ def test_random_items_are_not_kept(workers, slow):
 
 
 @pytest.mark.parametrize("entries", [["sample-cache"], ["resident-data", "sample-cache"]])
-def test_random_items_are_not_cached(entries, slow, monkeypatch):
+def test_random_items_are_not_cached(entries, slow, constants):
     caching = importlib.import_module("hotlap.catalog.sample_cache.apply")
-    monkeypatch.setattr(caching, "WORTH_KEEPING", 0.0)
-    monkeypatch.setattr(caching, "CHEAP_COPY", 1e9)
+    constants(caching, WORTH_KEEPING=0.0, CHEAP_COPY=1e9)
     data = Rows()
     as_bare(lambda: DataLoader(data, 4, sampler=RandomSampler(data, True, 80)), 4, entries)
 

@@ -36,11 +36,11 @@ def site():
 
 
 @pytest.fixture
-def as_if_on_a_gpu(monkeypatch):
+def as_if_on_a_gpu(monkeypatch, answering, constants):
     """Layers count as on a GPU, and the kernels' source runs them on the CPU. Returns the kinds of the calls."""
     emulating_norms.on_cpu(monkeypatch)
-    monkeypatch.setattr(taking, "on_gpu", lambda _: True)
-    monkeypatch.setattr(taking, "LARGE", 1)
+    answering(taking, on_gpu=True)
+    constants(taking, LARGE=1)
     planned = []
 
     def plan_for(norm, x, kind):
@@ -179,9 +179,9 @@ def test_supports_models_that_change_later(site, as_if_on_a_gpu, change):
     assert "relu" in as_if_on_a_gpu
 
 
-def test_cuda_graphs_records_the_kernels(site, as_if_on_a_gpu, monkeypatch):
+def test_cuda_graphs_records_the_kernels(site, as_if_on_a_gpu, constants):
     """cuda-graphs compares its recording with the eager model, so both must use the kernels."""
-    monkeypatch.setattr(taking, "LARGE", 1 << 22)
+    constants(taking, LARGE=1 << 22)
     site.alongside = frozenset({"cuda-graphs"})
     beside = Site("cuda-graphs", entries()["cuda-graphs"].code, None, torch, site.seams, site._root_discovery)
     graphs = Graphs(beside, EmulatedRecorder())
@@ -228,10 +228,9 @@ def test_only_layers_of_a_root_use_the_kernels(site, as_if_on_a_gpu):
 
 @pytest.mark.parametrize(("alongside", "calls"), [((), 0), (("cuda-graphs",), 4)])
 def test_small_layers_use_the_kernels_only_under_graphs_and_for_a_while(
-    site, as_if_on_a_gpu, monkeypatch, alongside, calls
+    site, as_if_on_a_gpu, constants, alongside, calls
 ):
-    monkeypatch.setattr(taking, "LARGE", 1 << 22)
-    monkeypatch.setattr(taking, "PATIENCE", 3)
+    constants(taking, LARGE=1 << 22, PATIENCE=3)
     site.alongside = frozenset(alongside)
 
     def between(step, model, _):

@@ -53,8 +53,8 @@ def test_weights_in_one_storage_but_another_order_are_not_flat():
     assert not recurrent.is_flat(layer)
 
 
-def test_separated_weights_are_flattened_again(site, monkeypatch):
-    monkeypatch.setattr(recurrent, "on_gpu", lambda _: True)
+def test_separated_weights_are_flattened_again(site, monkeypatch, answering):
+    answering(recurrent, on_gpu=True)
 
     def first_step(step, *_):  # not earlier: moving the model would flatten them again
         monkeypatch.setattr(nn.LSTM, "flatten_parameters", in_one_piece)

@@ -42,9 +42,9 @@ def site():
 
 
 @pytest.fixture
-def as_if_on_a_gpu(monkeypatch):
+def as_if_on_a_gpu(monkeypatch, answering):
     """Layers count as on a GPU, whose kernels run on the CPU, thread by thread."""
-    monkeypatch.setattr(swapping, "on_gpu", lambda _: True)
+    answering(swapping, on_gpu=True)
     walked = []
 
     forward = direct.forward

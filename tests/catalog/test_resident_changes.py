@@ -244,20 +244,17 @@ def test_objects_named_in_the_code_are_checked_within_an_epoch(change):
                 ELSEWHERE[change](data)
 
 
-def test_refuses_data_that_is_slower_to_check_than_to_fetch(monkeypatch):
-    monkeypatch.setattr(state, "ALWAYS", -1.0)
-    monkeypatch.setattr(state, "OFTEN", 0.0)
+def test_refuses_data_that_is_slower_to_check_than_to_fetch(constants):
+    constants(state, ALWAYS=-1.0, OFTEN=0.0)
     with resident() as enabled:
         list(DataLoader(Rows(), 20))
         assert outcome(enabled).status == "refused"
         assert "takes too long" in outcome(enabled).why
 
 
-def test_datasets_created_again_and_again_are_left_alone(monkeypatch):
-    proven, held = [], Rows()
-    caches = sys.modules["hotlap.catalog.resident_data.caches"]
-    stored = caches.stored
-    monkeypatch.setattr(caches, "stored", lambda *args: proven.append(args) or stored(*args))
+def test_datasets_created_again_and_again_are_left_alone(spied):
+    held = Rows()
+    proven = spied(sys.modules["hotlap.catalog.resident_data.caches"], "stored")
     with resident():
         for _ in range(MANY + 4):
             list(DataLoader(Rows(), 20))

@@ -176,11 +176,9 @@ def may_be_nothing(data, options):
     return "applied" if not options["drop_last"] or len(data) >= options["batch_size"] else "no effect"
 
 
-def test_starts_no_worker(monkeypatch):
-    def start(*args, **kwargs):
-        raise AssertionError("a worker was started")
-
-    monkeypatch.setattr(torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "__init__", start)
+def test_starts_no_worker(answering):
+    iterator = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    answering(iterator, __init__=AssertionError("a worker was started"))
     with resident():
         assert len(list(DataLoader(Made(FORMS["pair"]), 4, num_workers=2))) == 6
 
@@ -338,10 +336,10 @@ def test_a_dataset_that_changes_between_epochs_is_fetched_again(change):
         assert "disabled later" in outcome(enabled).why
 
 
-def test_refuses_when_memory_is_too_small(monkeypatch):
+def test_refuses_when_memory_is_too_small(answering):
     from hotlap.catalog.resident_data import store
 
-    monkeypatch.setattr(store, "host_memory", lambda: 1000.0)
+    answering(store, host_memory=1000.0)
     with resident() as enabled:
         list(DataLoader(Made(FORMS["pair"]), 4))
         assert outcome(enabled).status == "refused"

@@ -81,8 +81,8 @@ def test_a_dataset_error_is_raised_from_its_worker_as_without_hotlap(filled):
         list(DataLoader(Failing(), 4, num_workers=2))
 
 
-def test_workers_that_are_not_forked_fetch_the_data_themselves(filled, monkeypatch):
-    monkeypatch.setattr(caches, "EAGER", -1.0)
+def test_workers_that_are_not_forked_fetch_the_data_themselves(filled, constants):
+    constants(caches, EAGER=-1.0)
     with resident() as enabled:
         (batch, *_) = DataLoader(Rows(), 4, num_workers=1, multiprocessing_context="spawn")
         assert batch.tolist() == [0, 1, 2, 3]
@@ -90,8 +90,8 @@ def test_workers_that_are_not_forked_fetch_the_data_themselves(filled, monkeypat
     assert filled == []
 
 
-def test_a_program_that_wants_one_batch_does_not_wait_for_a_slow_dataset(monkeypatch, filled):
-    monkeypatch.setattr(caches, "AT_FIRST", -1.0)
+def test_a_program_that_wants_one_batch_does_not_wait_for_a_slow_dataset(constants, filled):
+    constants(caches, AT_FIRST=-1.0)
     with resident() as enabled:
         next(iter(DataLoader(Rows(total=2000), 2, num_workers=2)))
         assert "as its workers fetch them" in outcome(enabled).why

@@ -17,8 +17,8 @@ OTHER = TensorDataset(torch.arange(8.0).reshape(8, 1))
 
 
 @pytest.fixture(autouse=True)
-def every_length(monkeypatch):
-    monkeypatch.setattr(sampled_indices, "LONG", 1)
+def every_length(constants):
+    constants(sampled_indices, LONG=1)
 
 
 def epochs(sampler, between=lambda number: None):
@@ -85,8 +85,8 @@ def test_guesses_stay_until_two_epochs_draw_the_same_number():
 
 
 @pytest.mark.parametrize(("length", "orders"), [(50, 4), (51, 3), (100, 2), (101, 1), (1000, 1)])
-def test_long_orders_are_drawn_for_fewer_guesses(length, orders, monkeypatch):
-    monkeypatch.setattr(sampled_indices, "AT_MOST", 200)
+def test_long_orders_are_drawn_for_fewer_guesses(length, orders, constants):
+    constants(sampled_indices, AT_MOST=200)
     known = sampled_indices.Foresight()
     known._begin(1, length)
     wait_for(known)
@@ -121,8 +121,8 @@ def test_a_dataset_of_another_length_gets_an_order_of_its_own():
     assert known.hits == 3
 
 
-def test_short_epochs_are_drawn_on_demand(monkeypatch):
-    monkeypatch.setattr(sampled_indices, "LONG", 1000)
+def test_short_epochs_are_drawn_on_demand(constants):
+    constants(sampled_indices, LONG=1000)
     sampler = RandomSampler(DATA)
     assert sorted(sampled_indices.order_of(sampler, 5, 403).tolist()) == list(range(403))
     assert sampler not in sampled_indices._known

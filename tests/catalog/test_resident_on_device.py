@@ -19,12 +19,12 @@ HOST, DEVICE = "cpu", "meta"
 
 
 @pytest.fixture(autouse=True)
-def enabled(monkeypatch):
+def enabled(monkeypatch, answering):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
     monkeypatch.setattr(applying, "new_learning", lambda: DeviceLeaves(frozenset({DEVICE})))
-    monkeypatch.setattr(Keeper, "on_a_device", lambda self: True)
-    monkeypatch.setattr(Caches, "device_memory", lambda self, device: 1e6)
+    answering(Keeper, on_a_device=True)
+    answering(Caches, device_memory=1e6)
     with hotlap.enable(None, with_=["resident-data"]) as enabled:
         yield enabled
 
@@ -147,8 +147,8 @@ def test_a_loader_created_anew_each_epoch_is_treated_alike(data):
     assert found == DEVICE
 
 
-def test_stays_on_the_host_when_device_memory_is_short(data, enabled, monkeypatch):
-    monkeypatch.setattr(Caches, "device_memory", lambda self, device: 100.0)
+def test_stays_on_the_host_when_device_memory_is_short(data, enabled, answering):
+    answering(Caches, device_memory=100.0)
     assert where(DataLoader(data, 4), usual) == (HOST, HOST)
     assert "not on the device" in enabled.outcomes[0].why
 

@@ -42,10 +42,10 @@ def test_batches_and_random_streams_equal_those_of_the_plain_loader(drop_last, o
         assert enabled.outcomes[0].status == "applied"
 
 
-def test_a_torch_that_draws_differently_keeps_its_own_sampler(monkeypatch):
+def test_a_torch_that_draws_differently_keeps_its_own_sampler(answering):
     loader = DataLoader(DATA, 16, shuffle=True)
     assert drawn(loader) is not None
-    monkeypatch.setattr(drawing, "as_torch_draws", lambda: False)
+    answering(drawing, as_torch_draws=False)
     assert drawn(loader) is None
 
 

@@ -153,21 +153,21 @@ def test_labels_that_change_between_epochs_disable_it(monkeypatch):
     assert torch.equal(changed[1], numbered([data[i] for i in range(4)])[1])
 
 
-def test_small_parts_count_when_memory_is_short(monkeypatch):
+def test_small_parts_count_when_memory_is_short(answering):
     class Clouds(Notes):
         def __getitem__(self, index):
             return super().__getitem__(index)[0], torch.zeros(50_000 + index, 5)  # a megabyte, and no two alike
 
     storing = sys.modules["hotlap.catalog.resident_data.store"]
-    monkeypatch.setattr(storing, "host_memory", lambda: 5e6)  # the pictures alone would fit
+    answering(storing, host_memory=5e6)  # the pictures alone would fit
     with resident() as enabled:
         list(DataLoader(Clouds(), 4, collate_fn=lists))
         assert "of memory may be used" in outcome(enabled).why
 
 
-def test_slow_datasets_are_kept_as_workers_fetch_them(monkeypatch):
+def test_slow_datasets_are_kept_as_workers_fetch_them(constants):
     caches = sys.modules["hotlap.catalog.resident_data.caches"]
-    monkeypatch.setattr(caches, "EAGER", 0.0)
+    constants(caches, EAGER=0.0)
     data = Notes()
     plain = [[part.clone() for part in batch] for batch in DataLoader(data, 4, collate_fn=numbered)]
     with resident() as enabled:
@@ -179,11 +179,11 @@ def test_slow_datasets_are_kept_as_workers_fetch_them(monkeypatch):
         assert "in host memory" in outcome(enabled).why
 
 
-def test_images_move_to_the_device_while_labels_stay(monkeypatch):
+def test_images_move_to_the_device_while_labels_stay(monkeypatch, answering):
     applying = sys.modules["hotlap.catalog.resident_data.apply"]
     monkeypatch.setattr(applying, "new_learning", lambda: DeviceLeaves(frozenset({"meta"})))
-    monkeypatch.setattr(Keeper, "on_a_device", lambda self: True)
-    monkeypatch.setattr(Caches, "device_memory", lambda self, device: 1e9)
+    answering(Keeper, on_a_device=True)
+    answering(Caches, device_memory=1e9)
     where = []
     with resident() as enabled:
         for images, labels in DataLoader(Notes(60), 4, collate_fn=numbered):

@@ -63,9 +63,9 @@ def test_a_dataset_that_workers_initialise_needs_workers(workers, status):
 @pytest.mark.parametrize(
     ("workers", "ahead", "error"), [(1, None, TypeError), (1, 0, AssertionError), (-1, 2, AssertionError)]
 )
-def test_a_loader_whose_workers_torch_cannot_start_raises_as_in_torch(workers, ahead, error, monkeypatch):
+def test_a_loader_whose_workers_torch_cannot_start_raises_as_in_torch(workers, ahead, error, constants):
     for module in (torch.utils.data._utils, torch.utils.data._utils.worker):
-        monkeypatch.setattr(module, "MP_STATUS_CHECK_INTERVAL", 0.1)  # seconds for which an unfinished iterator waits
+        constants(module, MP_STATUS_CHECK_INTERVAL=0.1)  # seconds for which an unfinished iterator waits
     with resident():
         loader = DataLoader(Rows())
         list(loader)

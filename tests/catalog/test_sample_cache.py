@@ -16,11 +16,10 @@ from tests.catalog.resident import rows_asked_for
 
 
 @pytest.fixture(autouse=True)
-def strict(monkeypatch):
+def strict(monkeypatch, constants):
     monkeypatch.setenv("HOTLAP_STRICT", "1")
     entry = import_module("hotlap.catalog.sample_cache.apply")
-    monkeypatch.setattr(entry, "CHEAP_COPY", 1e9)
-    monkeypatch.setattr(entry, "WORTH_KEEPING", 0.0)
+    constants(entry, CHEAP_COPY=1e9, WORTH_KEEPING=0.0)
     yield
     hotlap.disable()
 
@@ -93,9 +92,9 @@ def test_resident_data_takes_precedence():
         (Ragged(form=lambda values, index: {"x": values, "y": 1, "name": ""}), "no effect", "µs"),
     ],
 )  # fmt: skip
-def test_refusals_leave_the_random_streams_alone(data, status, why, monkeypatch):
+def test_refusals_leave_the_random_streams_alone(data, status, why, constants):
     if why == "µs":
-        monkeypatch.setattr(import_module("hotlap.catalog.sample_cache.apply"), "WORTH_KEEPING", 1e9)
+        constants(import_module("hotlap.catalog.sample_cache.apply"), WORTH_KEEPING=1e9)
     plain = run(data)
     with caching() as enabled:
         ours = run(data)

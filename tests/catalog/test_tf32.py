@@ -48,8 +48,8 @@ def test_sets_tf32_without_a_warning_and_restores_it(site):
     ("chosen", "capability", "status"),
     [("high", (9, 0), "applied"), ("high", (7, 5), "no effect"), ("medium", (9, 0), "no effect")],
 )
-def test_reports_the_setting_after_a_step_on_a_gpu(site, monkeypatch, chosen, capability, status):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+def test_reports_the_setting_after_a_step_on_a_gpu(site, answering, chosen, capability, status):
+    answering(torch.cuda, get_device_capability=capability)
     on_gpu = type("Parameter", (), {"is_cuda": True, "device": "cuda:0"})
     optimizer = type("Optimizer", (), {"param_groups": [{"params": [on_gpu]}]})
     tf32.apply(site)
@@ -93,8 +93,8 @@ def test_respects_the_programs_choice_by_the_newer_interface(site, monkeypatch):
     monkeypatch.undo()
 
 
-def test_gpu_entries_do_nothing_without_a_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+def test_gpu_entries_do_nothing_without_a_gpu(answering):
+    answering(torch.cuda, device_count=0)
     with hotlap.enable(None, with_=["tf32", "cudnn-autotuner", "recurrent"]) as enabled:
         assert {outcome.why for outcome in enabled.outcomes} == {"no GPU that torch can use"}
         assert torch.get_float32_matmul_precision() == "highest"

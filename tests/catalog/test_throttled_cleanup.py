@@ -132,9 +132,9 @@ def test_synchronize_is_left_alone_unless_requested(value, times, step, monkeypa
 
 
 @pytest.mark.parametrize(("free", "times"), [(0.5, 4), (0.05, 4 + 2)])
-def test_the_cache_is_emptied_again_only_where_memory_is_short(free, times, step, monkeypatch):
+def test_the_cache_is_emptied_again_only_where_memory_is_short(free, times, step, monkeypatch, answering):
     calls = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    answering(torch.cuda, is_initialized=True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free * 1e9), int(1e9)))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty_cache"))
     with hotlap.enable(None, with_=["throttled-cleanup"]):
@@ -230,9 +230,8 @@ def test_cycles_that_hold_much_do_not_pile_up(enabled, collections, step):
 
 
 @pytest.mark.parametrize(("initialized", "device"), [(False, 0), (True, 7)])
-def test_queries_the_device_only_where_the_program_uses_it(monkeypatch, initialized, device):
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 7)
+def test_queries_the_device_only_where_the_program_uses_it(answering, initialized, device):
+    answering(torch.cuda, is_initialized=initialized, memory_allocated=7)
     held = Memory(torch).held()
     assert held.device == device
     assert held.host > 0

@@ -106,12 +106,11 @@ def test_items_are_fetched_one_by_one_while_calls_are_traced():
     assert calls.count(TensorDataset.__getitem__.__code__) == 5
 
 
-def test_calls_a_torch_method_that_the_program_has_replaced(monkeypatch):
-    calls, original = [], TensorDataset.__getitem__
+def test_calls_a_torch_method_that_the_program_has_replaced(spied):
     with applied(NAME):
         batches = iter(DataLoader(TensorDataset(INPUTS, TARGETS), 5))
         next(batches)
-        monkeypatch.setattr(TensorDataset, "__getitem__", lambda self, i: [calls.append(i), original(self, i)][1])
+        calls = spied(TensorDataset, "__getitem__")
         assert len(list(batches)) == 5
     assert len(calls) == len(INPUTS) - 5
 

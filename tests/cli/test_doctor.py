@@ -18,12 +18,12 @@ GPU = {**CPU, "torch": "2.11.0+cu128", "cuda": "12.8", "gpus": ["H200"], "capabi
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch) -> Path:
+def root(tmp_path, monkeypatch, answering) -> Path:
     """The file system of a machine without limits; nothing else runs on it."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 33554432 kB\n")
     monkeypatch.setenv("HOTLAP_DIR", str(tmp_path / "kept"))
-    monkeypatch.setattr(doctor, "_busy_share", lambda: 0.0)
+    answering(doctor, _busy_share=0.0)
     return tmp_path
 
 
@@ -72,8 +72,8 @@ def test_missing_torch_says_where_to_install_it(checked):
     assert "GPU" not in found
 
 
-def test_a_machine_as_it_should_be_has_nothing_to_repair(checked, monkeypatch):
-    monkeypatch.setattr(doctor, "_by_nvml", lambda: ("570.1", ""))
+def test_a_machine_as_it_should_be_has_nothing_to_repair(checked, answering):
+    answering(doctor, _by_nvml=("570.1", ""))
     found = checked(GPU)
     assert {name for name, check in found.items() if check.state is State.PROBLEM} == set()
     assert found["GPU"].found == "1 × H200, driver 570.1"
@@ -85,17 +85,17 @@ def test_without_a_gpu_it_names_what_needs_one(checked):
     assert "they need a GPU" in checked(CPU)["not here"].found
 
 
-def test_a_gpu_that_torch_was_not_built_for_is_told(checked, monkeypatch):
-    monkeypatch.setattr(doctor, "may_have_gpu", lambda environ: True)
+def test_a_gpu_that_torch_was_not_built_for_is_told(checked, answering):
+    answering(doctor, may_have_gpu=True)
     assert "built for CPUs only" in checked(CPU)["GPU"].found
-    monkeypatch.setattr(doctor, "_by_nvml", lambda: ("570.1", ""))
+    answering(doctor, _by_nvml=("570.1", ""))
     assert "no kernels for sm_120" in checked({**GPU, "capabilities": [(12, 0)]})["GPU"].found
-    monkeypatch.setattr(doctor, "_by_nvml", lambda: ("570.1", "80 % busy"))
+    answering(doctor, _by_nvml=("570.1", "80 % busy"))
     assert "in use: 80 % busy" in checked(GPU)["GPU"].found
 
 
-def test_a_busy_machine_a_changing_clock_and_limits_are_told(checked, root, monkeypatch):
-    monkeypatch.setattr(doctor, "_busy_share", lambda: 0.5)
+def test_a_busy_machine_a_changing_clock_and_limits_are_told(checked, root, answering):
+    answering(doctor, _busy_share=0.5)
     folder = root / "sys/devices/system/cpu/cpu0/cpufreq"
     folder.mkdir(parents=True)
     (folder / "scaling_governor").write_text("powersave\n")
@@ -109,7 +109,7 @@ def test_a_busy_machine_a_changing_clock_and_limits_are_told(checked, root, monk
     assert "export OMP_NUM_THREADS=" in found["cores"].advice
 
 
-def test_little_shared_memory_is_told(checked, root, monkeypatch):
+def test_little_shared_memory_is_told(checked, root, constants):
     (root / "dev/shm").mkdir(parents=True)
-    monkeypatch.setattr(doctor, "LITTLE_SHARED", 1 << 60)
+    constants(doctor, LITTLE_SHARED=1 << 60)
     assert "--shm-size=8g" in checked(CPU)["shared memory"].advice

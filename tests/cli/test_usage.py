@@ -67,11 +67,8 @@ def test_the_proposed_pattern_reads_numbers_as_logs_write_them(printed):
     assert float(found[1]) in (0.5, 1.25e-05, -0.5)
 
 
-def test_interrupted_verbs_say_so(typed, monkeypatch):
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("hotlap.cli.catalogue._optimisations", interrupted)
+def test_interrupted_verbs_say_so(typed, answering):
+    answering("hotlap.cli.catalogue", _optimisations=KeyboardInterrupt())
     assert typed("list") == (130, "", "\nhotlap: interrupted\n")
 
 

@@ -103,8 +103,8 @@ def test_an_entry_that_fails_to_apply_is_withdrawn_and_the_others_stay(planted, 
 @pytest.mark.parametrize(
     ("parts", "why"), [({"device": "cuda"}, "no GPU that torch can use"), ({"torch": (99, 0)}, "needs torch 99.0")]
 )
-def test_an_unmet_requirement_is_reported_as_no_effect_with_the_reason(planted, seams, monkeypatch, parts, why):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+def test_an_unmet_requirement_is_reported_as_no_effect_with_the_reason(planted, seams, answering, parts, why):
+    answering(torch.cuda, device_count=0)
     planted(demanding={"apply": lambda site: 1 / 0, **parts})
     running = AppliedPlan(torch, choices("demanding"), seams)
     running.begin()
@@ -258,8 +258,8 @@ def test_applied_entries_come_first():
     assert lines([]) == ["nothing to apply"]
 
 
-def test_an_entry_that_changes_results_is_switched_off_for_good_and_reported(seams, capsys, monkeypatch):
-    monkeypatch.setattr(proof.Proof, "difference", lambda self: "a weight differs by 0.1")
+def test_an_entry_that_changes_results_is_switched_off_for_good_and_reported(seams, capsys, monkeypatch, answering):
+    answering(proof.Proof, difference="a weight differs by 0.1")
     started = []
     running = AppliedPlan(torch, choices("fused-optimizer"), seams, decides=True)
     running.quiet = False

@@ -108,7 +108,7 @@ def test_the_recurrent_page_shows_speedups_and_the_worst_shape(monkeypatch, tmp_
     assert "times as fast as cuDNN" in path.with_suffix(".svg").read_text()
 
 
-def test_kernels_are_listed_by_name_and_in_order(monkeypatch):
+def test_kernels_are_listed_by_name_and_in_order(monkeypatch, constants):
     for folder in ("engine", "recurrent", "render"):
         monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
     import engine_kernels
@@ -121,7 +121,7 @@ def test_kernels_are_listed_by_name_and_in_order(monkeypatch):
     assert [kernel.start for kernel in kernels] == [10, 12, 20]
     assert engine_kernels.by_name(kernels)[0].split() == ["0.01", "ms", "2", "×", "4.50", "µs", "gemm"]
     assert engine_kernels.longest_idle(kernels)[0].split() == ["0.01", "ms", "idle", "2.0", "µs", "before", "gemm"]
-    monkeypatch.setattr(engine_kernels, "IN_A_ROW", 2)
+    constants(engine_kernels, IN_A_ROW=2)
     assert [line.split() for line in engine_kernels.in_a_row(kernels)] == [
         ["0.0", "µs", "idle", "0.0", "6.0", "µs", "stream", "8", "copy"],
         ["8.0", "µs", "idle", "2.0", "5.0", "µs", "stream", "7", "gemm"],

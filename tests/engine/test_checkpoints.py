@@ -229,8 +229,8 @@ def test_requested_cpu_settings_are_saved(tmp_path):
 # When a checkpoint is written
 
 
-def test_a_checkpoint_is_written_when_the_training_waits_anyway(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "HELD_SECONDS", 60.0)
+def test_a_checkpoint_is_written_when_the_training_waits_anyway(tmp_path, constants):
+    constants(checkpoints, HELD_SECONDS=60.0)
     writer = checkpoints.Writer(tmp_path)
     writer.put({"values": torch.ones(2)}, [checkpoints.LAST])
     time.sleep(0.05)
@@ -241,8 +241,8 @@ def test_a_checkpoint_is_written_when_the_training_waits_anyway(tmp_path, monkey
     writer.close()
 
 
-def test_a_checkpoint_is_not_held_back_for_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "HELD_SECONDS", 0.01)
+def test_a_checkpoint_is_not_held_back_for_long(tmp_path, constants):
+    constants(checkpoints, HELD_SECONDS=0.01)
     writer = checkpoints.Writer(tmp_path)
     writer.put({"values": torch.ones(2)}, [checkpoints.LAST])
     writer._queue.join()
@@ -251,8 +251,8 @@ def test_a_checkpoint_is_not_held_back_for_long(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("end", ["drain", "close"])
-def test_nothing_is_held_back_at_the_end(end, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "HELD_SECONDS", 60.0)
+def test_nothing_is_held_back_at_the_end(end, tmp_path, constants):
+    constants(checkpoints, HELD_SECONDS=60.0)
     writer = checkpoints.Writer(tmp_path)
     for number in range(3):  # more than the writer accepts without blocking
         writer.put({"values": torch.full((2,), number)}, [checkpoints.LAST, checkpoints.BEST])
@@ -295,13 +295,12 @@ def test_a_write_that_succeeds_later_is_not_a_failure(tmp_path, monkeypatch):
     assert torch.load(tmp_path / checkpoints.BEST, weights_only=True) == {"epoch": 4}
 
 
-def test_the_file_to_resume_from_is_written_last(tmp_path, monkeypatch):
-    order, write = [], checkpoints.write
-    monkeypatch.setattr(checkpoints, "write", lambda *given: order.append(given[1].name) or write(*given))
+def test_the_file_to_resume_from_is_written_last(tmp_path, spied):
+    writes = spied(checkpoints, "write")
     writer = checkpoints.Writer(tmp_path)
     writer.put({"epoch": 3}, [checkpoints.LAST, checkpoints.BEST, checkpoints.every_name(3)])
     writer.close()
-    assert order == [checkpoints.BEST, checkpoints.every_name(3), checkpoints.LAST]
+    assert [write.args[1].name for write in writes] == [checkpoints.BEST, checkpoints.every_name(3), checkpoints.LAST]
 
 
 def test_moments_share_the_memory_layout_of_their_weights():

@@ -93,11 +93,9 @@ def bits(rows=70):
 
 
 @pytest.fixture
-def fetches(monkeypatch):
+def fetches(spied):
     """A list that grows by one with every next batch that is fetched."""
-    counted, fetch = [], next_batch.Ahead.fetch
-    monkeypatch.setattr(next_batch.Ahead, "fetch", lambda self: counted.append(fetch(self)))
-    return counted
+    return spied(next_batch.Ahead, "fetch")
 
 
 GATHERED = [
@@ -334,8 +332,8 @@ def test_memory_read_in_a_lane_lives_until_the_join(make):
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize("flat", [1 << 20, 1])
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
-def test_clipping_in_the_optimizers_kernel_matches_torch(optimizer, flat, scale, monkeypatch):
-    monkeypatch.setattr(Clipping, "FLAT", flat)
+def test_clipping_in_the_optimizers_kernel_matches_torch(optimizer, flat, scale, constants):
+    constants(Clipping, FLAT=flat)
     found = []
     for by_kernel in (False, True):
         torch.manual_seed(0)
@@ -359,10 +357,10 @@ def test_a_mode_survives_a_checkpoint():
     assert choice.Mode(graph, compiled, choice.Way(*way), *others) == mode
 
 
-def test_all_trainings_on_a_device_share_its_lanes(monkeypatch):
+def test_all_trainings_on_a_device_share_its_lanes(monkeypatch, answering):
     """cuBLAS keeps 32 MB for every stream that it was used on."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    answering(torch.cuda, graph_pool_handle=(0, 0))
     monkeypatch.setattr(recorder, "_lanes", {})
     first, again, other = (recorder.CudaRecorder(torch.device("cuda", index)).lanes() for index in (0, 0, 1))
     assert first is again

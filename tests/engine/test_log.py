@@ -62,8 +62,8 @@ def test_tensorboard_gets_the_scores_of_every_epoch(tmp_path):
     assert len(found.Scalars("train/rmse")) == 2
 
 
-def test_progress_comes_from_another_thread_at_a_bounded_rate(monkeypatch):
-    monkeypatch.setattr(logs, "SECONDS_BETWEEN_LINES", 0.02)
+def test_progress_comes_from_another_thread_at_a_bounded_rate(constants):
+    constants(logs, SECONDS_BETWEEN_LINES=0.02)
     lines, threads = [], set()
 
     def progress(line):
@@ -125,8 +125,8 @@ def test_a_failing_sink_is_disabled_and_training_continues():
     same(outcome(*found), outcome(*fitted()))
 
 
-def test_a_slow_sink_loses_steps_not_time(monkeypatch):
-    monkeypatch.setattr(logs, "MOST_WAITING", 1)
+def test_a_slow_sink_loses_steps_not_time(constants):
+    constants(logs, MOST_WAITING=1)
 
     class Slow:
         written = 0
@@ -144,8 +144,8 @@ def test_a_slow_sink_loses_steps_not_time(monkeypatch):
     assert 3 <= slow.written < 15
 
 
-def test_a_failing_progress_display_is_disabled_and_no_record_is_lost(monkeypatch, tmp_path):
-    monkeypatch.setattr(logs, "SECONDS_BETWEEN_LINES", 0.0)
+def test_a_failing_progress_display_is_disabled_and_no_record_is_lost(constants, tmp_path):
+    constants(logs, SECONDS_BETWEEN_LINES=0.0)
     calls, said = [], []
 
     def progress(line):
@@ -170,8 +170,8 @@ class Ends:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_training_continues_when_the_log_thread_has_ended(monkeypatch):
-    monkeypatch.setattr(logs, "MOST_WAITING", 1)
+def test_training_continues_when_the_log_thread_has_ended(constants):
+    constants(logs, MOST_WAITING=1)
     said = []
     _, history = fitted(sinks=[Ends()], log_every=1, say=said.append)
     assert len(history.epochs) == 3

@@ -81,16 +81,15 @@ def test_an_error_of_the_step_itself_is_passed_on(monkeypatch):
         trainer(precision="auto").try_precisions((INPUTS, TARGETS))
 
 
-def test_measuring_changes_neither_weights_nor_random_numbers(monkeypatch):
-    monkeypatch.setattr(precision, "SECONDS", 0.02)
-    monkeypatch.setattr(precision, "times_slower", lambda device, dtype: 100.0)
+def test_measuring_changes_neither_weights_nor_random_numbers(answering, constants):
+    constants(precision, SECONDS=0.02)
+    answering(precision, times_slower=100.0)
     found = fitted(precision="auto", threads=1, onednn="off")
     same(outcome(*found), outcome(*fitted(precision="fp32", threads=1, onednn="off")))
 
 
-def test_real_steps_are_timed_in_float32_and_below(monkeypatch):
-    monkeypatch.setattr(precision, "SECONDS", 0.01)
-    monkeypatch.setattr(precision, "FAR_SLOWER", math.inf)
+def test_real_steps_are_timed_in_float32_and_below(constants):
+    constants(precision, SECONDS=0.01, FAR_SLOWER=math.inf)
     found = trainer(precision="auto", threads=1).try_precisions((INPUTS, TARGETS))
     assert [trial.precision for trial in found.trials] == ["fp32", "bf16", "fp16"]
     assert all(0 < trial.seconds < math.inf for trial in found.trials if trial.why_not is None)

@@ -59,8 +59,8 @@ def test_the_recipe_can_switch_onednn_off():
     assert uses_onednn()
 
 
-def test_one_thread_is_among_the_ways_to_try(monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+def test_one_thread_is_among_the_ways_to_try(monkeypatch, answering):
+    answering(torch, get_num_threads=4)
     thread_counts = []
     monkeypatch.setattr(torch, "set_num_threads", thread_counts.append)
     ways = processor.ways_to_try(recipe(), Net(), torch.device("cpu"), 200)

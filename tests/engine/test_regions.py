@@ -75,8 +75,8 @@ def test_a_model_without_regions_is_compiled_as_a_whole(compiler):
 
 
 @pytest.mark.parametrize(("faster", "words"), [("regions", "compiled by region"), ("whole", "compiled")])
-def test_the_faster_of_whole_and_regions_is_chosen_by_measurement(faster, words, compiler, monkeypatch):
-    monkeypatch.setattr(choice, "COMPILE_PAYS_FROM", 0.0)
+def test_the_faster_of_whole_and_regions_is_chosen_by_measurement(faster, words, compiler, monkeypatch, constants):
+    constants(choice, COMPILE_PAYS_FROM=0.0)
     seconds = {False: 3.0, True: 3.0}
 
     def by_turns(attempts):

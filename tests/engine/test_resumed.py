@@ -67,11 +67,8 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(tmp_path):
     assert "nothing to train: 2 epochs are already trained, and 2 were requested; raise epochs to continue" in said
 
 
-def test_a_failed_checkpoint_does_not_hide_the_original_error(tmp_path, monkeypatch):
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("hotlap.engine.checkpoints.write", full)
+def test_a_failed_checkpoint_does_not_hide_the_original_error(tmp_path, answering):
+    answering("hotlap.engine.checkpoints", write=OSError(28, "No space left on device"))
     model, said = network(), []
     broken = Tensors(torch.cat([INPUTS[:63], torch.full((1, 5), torch.nan)]), TARGETS[:64])
     how = {"checkpoints": Checkpoints(tmp_path, steps=1), "shuffle": False, "log_every": 1}
@@ -80,11 +77,8 @@ def test_a_failed_checkpoint_does_not_hide_the_original_error(tmp_path, monkeypa
     assert any("No space left on device" in line for line in said)
 
 
-def test_an_interrupt_does_not_claim_a_checkpoint_that_was_not_written(tmp_path, monkeypatch):
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("hotlap.engine.checkpoints.write", full)
+def test_an_interrupt_does_not_claim_a_checkpoint_that_was_not_written(tmp_path, answering):
+    answering("hotlap.engine.checkpoints", write=OSError(28, "No space left on device"))
     model, said = network(), []
 
     def press(record):

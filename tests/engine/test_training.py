@@ -321,8 +321,8 @@ def test_rejects_recipe_values_out_of_range(values):
         Recipe(**{"batch_size": 8, **values})
 
 
-def test_rejects_a_missing_gpu_and_unsupported_devices(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_rejects_a_missing_gpu_and_unsupported_devices(answering):
+    answering(torch.cuda, is_available=False)
     with pytest.raises(NoDevice, match='use device="cpu" or "auto"'):
         trainer(device="cuda")
     with pytest.raises(NoDevice, match="trains only on a CPU or a GPU"):

@@ -109,8 +109,8 @@ def test_an_onnx_file_computes_the_same(tmp_path):
         torch.testing.assert_close(torch.from_numpy(outputs[0]), expected[0], atol=1e-4, rtol=1e-4)
 
 
-def test_names_the_packages_that_a_format_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
+def test_names_the_packages_that_a_format_needs(tmp_path, answering):
+    answering(export, find_spec=None)
     with pytest.raises(ExportFailed, match=r"\.onnx files need onnx, onnxscript, onnxruntime; type: pip install onnx"):
         trainer().export(tmp_path / "net.onnx", (INPUTS, TARGETS))
 

@@ -19,8 +19,8 @@ STEPS = 120
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr("hotlap.judge.ratio.RESAMPLES", 999)
+def quick(constants):
+    constants("hotlap.judge.ratio", RESAMPLES=999)
 
 
 def rarer_than_one_in_twenty(share: float, of: int) -> bool:

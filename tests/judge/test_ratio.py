@@ -39,8 +39,8 @@ def test_the_known_ratio_is_recovered():
 
 
 @pytest.mark.parametrize(("runs", "epochs", "between"), [(3, 11, 0.03), (6, 4, 0.03), (1, 12, 0.0)])
-def test_the_interval_covers_the_true_ratio_about_19_times_in_20(runs, epochs, between, monkeypatch):
-    monkeypatch.setattr("hotlap.judge.ratio.RESAMPLES", 999)
+def test_the_interval_covers_the_true_ratio_about_19_times_in_20(runs, epochs, between, constants):
+    constants("hotlap.judge.ratio", RESAMPLES=999)
     random = np.random.default_rng(20)
     covered = 0
     for _ in range(300):

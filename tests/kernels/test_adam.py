@@ -29,9 +29,9 @@ class Kernel:
 
 
 @pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch):
+def _on_the_cpu(monkeypatch, answering):
     monkeypatch.setattr(adam, "kernel", Kernel)
-    monkeypatch.setattr(adam, "stream_of", lambda device: 0)
+    answering(adam, stream_of=0)
 
 
 def parameters(sizes=(7, 1025, (33, 31), 1, 4096)):
@@ -104,13 +104,13 @@ def test_a_nan_norm_makes_every_weight_nan_as_in_torch():
     assert all(parameter.isnan().all() for parameter in made)
 
 
-def test_accepts_more_tensors_than_fit_in_one_launch(monkeypatch):
-    monkeypatch.setattr(adam, "PARTS", 4)
+def test_accepts_more_tensors_than_fit_in_one_launch(constants):
+    constants(adam, PARTS=4)
     near(*pair(Adam, sizes=[5] * (adam.TENSORS + 3), clip=0.5))
 
 
-def test_chunks_grow_when_there_would_be_too_many(monkeypatch):
-    monkeypatch.setattr(adam, "CHUNKS", 2)
+def test_chunks_grow_when_there_would_be_too_many(constants):
+    constants(adam, CHUNKS=2)
     near(*pair(Adam, sizes=[9000, 7, 4096], clip=0.5))
 
 

@@ -25,8 +25,8 @@ def much() -> numpy.ndarray:
 
 
 @pytest.fixture
-def three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bits, "cores_of_a_rank", lambda: 3)
+def three_cores(answering) -> None:
+    answering(bits, cores_of_a_rank=3)
 
 
 def test_checksums_on_several_cores_are_those_of_one(much: numpy.ndarray, three_cores: None) -> None:
@@ -47,10 +47,8 @@ def test_no_thread_is_left_or_listed(much: numpy.ndarray, three_cores: None) -> 
     assert threading.active_count() == before
 
 
-def test_the_time_to_compare_much_memory_is_known_from_reading_it(
-    much: numpy.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotlap.loading.contents.LARGE", much.nbytes - 1)
+def test_the_time_to_compare_much_memory_is_known_from_reading_it(much: numpy.ndarray, constants) -> None:
+    constants("hotlap.loading.contents", LARGE=much.nbytes - 1)
     contents = Contents()
     contents.add(much)
     contents.settle()

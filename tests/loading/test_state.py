@@ -30,9 +30,9 @@ FACTORS = {"k": 1.0, "deep": [{"k": 1.0}]}
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    monkeypatch.setattr(state, "LEAST_SECONDS", 60.0)
-    monkeypatch.setattr(files, "AT_EACH_BATCH", 60.0)
+def patient(constants):
+    constants(state, LEAST_SECONDS=60.0)
+    constants(files, AT_EACH_BATCH=60.0)
 
 
 class Slotted:
@@ -387,10 +387,10 @@ def test_a_pillow_module_imported_later_is_no_change(monkeypatch):
     assert settings(torch) == imported
 
 
-def test_a_plugin_that_pillow_imports_with_the_first_image_is_no_change(tmp_path, monkeypatch):
+def test_a_plugin_that_pillow_imports_with_the_first_image_is_no_change(tmp_path, constants):
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     photographs = pure_sets.Photographs(files=[str(tmp_path / "a.png")] * 50)
-    monkeypatch.setattr(Image, "ID", [])
+    constants(Image, ID=[])
     known = pure(photographs)
     watch = known.watch(torch)
     Image.ID.append("PNG")

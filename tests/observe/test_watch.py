@@ -115,8 +115,8 @@ def test_the_scripted_driver_uses_the_names_of_the_real_one():
     assert [name for name in used if not hasattr(real, name)] == []
 
 
-def test_a_watch_ends_when_it_is_stopped(monkeypatch):
-    monkeypatch.setattr(module, "INTERVAL", 0.01)
+def test_a_watch_ends_when_it_is_stopped(constants):
+    constants(module, INTERVAL=0.01)
     watch = Watch(psutil.Process().pid)
     watch.measuring = True
     watch.start()

@@ -98,16 +98,16 @@ def test_variables_set_by_the_user_are_not_changed():
     assert variables(chosen, {}) == {"THREADS": "2", "OTHER": "1"}
 
 
-def test_rejects_a_requested_entry_that_needs_a_missing_gpu(monkeypatch):
-    monkeypatch.setattr(needs, "DRIVERS", ("/dev/no-such-driver",))
+def test_rejects_a_requested_entry_that_needs_a_missing_gpu(constants):
+    constants(needs, DRIVERS=("/dev/no-such-driver",))
     with pytest.raises(NoDevice, match="graphs needs a GPU") as refused:
         needs.refuse_unmet(Changes(["graphs"], []).asked, {})
     assert refused.value.exit_code == 67
     needs.refuse_unmet(automatic(Risk.EXACT).choices, {})
 
 
-def test_a_gpu_hidden_by_the_user_counts_as_missing(monkeypatch):
-    monkeypatch.setattr(needs, "DRIVERS", ("/dev/null",))
+def test_a_gpu_hidden_by_the_user_counts_as_missing(constants):
+    constants(needs, DRIVERS=("/dev/null",))
     assert needs.may_have_gpu({})
     assert needs.may_have_gpu({"CUDA_VISIBLE_DEVICES": "0"})
     assert not needs.may_have_gpu({"CUDA_VISIBLE_DEVICES": ""})

@@ -202,9 +202,9 @@ def test_rejects_a_plan_that_others_can_write(mode, level, plan_file, keys):
     place.chmod(0o700)
 
 
-def test_rejects_a_plan_of_another_user(plan_file, keys, monkeypatch):
-    monkeypatch.setattr(os, "getuid", lambda: 4321)
-    monkeypatch.setattr(private, "ROOT", 4322)
+def test_rejects_a_plan_of_another_user(plan_file, keys, answering, constants):
+    answering(os, getuid=4321)
+    constants(private, ROOT=4322)
     assert "belongs to another user" in refused(plan_file, keys)
 
 

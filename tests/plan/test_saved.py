@@ -92,8 +92,8 @@ def test_a_plan_of_another_user_machine_folder_or_version_does_not_fit(project, 
     assert differs.startswith(says)
 
 
-def test_the_machine_is_known_by_its_id_or_else_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_plan, "MACHINE_ID", tmp_path / "id")
+def test_the_machine_is_known_by_its_id_or_else_by_its_name(tmp_path, constants):
+    constants(saved_plan, MACHINE_ID=tmp_path / "id")
     by_name = saved_plan.machine()
     (tmp_path / "id").write_text("abc\n")
     by_id = saved_plan.machine()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import webbrowser
 from pathlib import Path
 
 import pytest
 
-import hotlap.cli
 from hotlap import store
 from hotlap.diagnose import diagnose
 from tests.observations import input_bound
@@ -19,19 +17,11 @@ COMMAND = ("python", "train.py")
 
 
 @pytest.fixture
-def typed(monkeypatch, tmp_path, capsys):
+def typed(monkeypatch, tmp_path, command_line):
     """Types `hotlap report …` and returns the exit code, stdout and stderr."""
     monkeypatch.setenv("HOTLAP_DIR", str(tmp_path / "kept"))
     monkeypatch.chdir(tmp_path)
-
-    def type_it(*words: str, verb: str = "report") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hotlap", verb, *words])
-        with pytest.raises(SystemExit) as ended:
-            hotlap.cli.main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return type_it
+    return lambda *words, verb="report": command_line(verb, *words)
 
 
 def profile(root: Path) -> store.Run:
@@ -110,8 +100,8 @@ def test_open_writes_the_page_and_opens_the_browser(typed, tune, monkeypatch):
     assert opened == [(tune.folder / "report.html").resolve().as_uri()]
 
 
-def test_a_missing_browser_is_reported_with_the_path_of_the_page(typed, tune, monkeypatch):
-    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+def test_a_missing_browser_is_reported_with_the_path_of_the_page(typed, tune, answering):
+    answering(webbrowser, open=False)
     code, _, err = typed("--open")
     assert code == 1
     assert err == f"hotlap: could not open a browser; the report is in {tune.folder / 'report.html'}\n"

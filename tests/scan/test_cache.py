@@ -23,16 +23,9 @@ def project(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def scans(monkeypatch):
+def scans(spied):
     """A list that grows by one with every real scan."""
-    real, made = scanning.scan, []
-
-    def counted(*given, **named):
-        made.append(1)
-        return real(*given, **named)
-
-    monkeypatch.setattr(scanning, "scan", counted)
-    return made
+    return spied(scanning, "scan")
 
 
 def test_an_unchanged_tree_is_not_scanned_again(scans):

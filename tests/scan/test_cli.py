@@ -149,10 +149,10 @@ def test_fix_writes_the_file_and_diff_does_not(project):
     assert [path.name for path in project.iterdir()] == ["train.py"]
 
 
-def test_a_fix_that_would_break_the_file_is_not_made(project, monkeypatch):
+def test_a_fix_that_would_break_the_file_is_not_made(project, answering):
     from hotlap.analysis.edits.place import Tree
 
-    monkeypatch.setattr(Tree, "code", lambda self: "def broken(:\n")
+    answering(Tree, code="def broken(:\n")
     assert scan("--fix")[0] == 1
     assert (project / "train.py").read_text() == PROGRAM
 

@@ -54,11 +54,8 @@ def test_permissions_and_links_are_preserved(project):
     assert (project / "real" / "code.py").stat().st_mode & 0o777 == 0o755
 
 
-def test_a_write_that_fails_leaves_the_old_file(project, monkeypatch):
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(repairs.os, "fsync", full)
+def test_a_write_that_fails_leaves_the_old_file(project, answering):
+    answering(os, fsync=OSError(28, "No space left on device"))
     code, text = scan("--fix", *TWO)
     assert code == 2
     assert "No space left on device; nothing in it was changed" in text
@@ -66,13 +63,10 @@ def test_a_write_that_fails_leaves_the_old_file(project, monkeypatch):
     assert left_behind(project) == []
 
 
-def test_an_interrupted_write_leaves_the_old_file(project, monkeypatch):
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
+def test_an_interrupted_write_leaves_the_old_file(project, answering):
     sources, _ = files.discover(["train.py"])
     (repaired,), _ = repairs.repair(sources, FindingFilter(select=("H101",)), unsafe=False)
-    monkeypatch.setattr(repairs.os, "fsync", interrupted)
+    answering(os, fsync=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         repairs.write(repaired)
     assert (project / "train.py").read_text() == PROGRAM

@@ -235,7 +235,7 @@ class Moment:
 
 
 @pytest.fixture
-def on_a_device(enter, monkeypatch):
+def on_a_device(enter, monkeypatch, answering):
     def enter_on_device(**order):
         agent, clock = enter(**order), Clock()
         first, clock.agent, ticks = agent._first_step, agent, count()
@@ -248,7 +248,7 @@ def on_a_device(enter, monkeypatch):
             agent._limit_memory({"cuda:1"})
 
         monkeypatch.setattr(agent, "_first_step", first_step)
-        monkeypatch.setattr(agent, "_write", lambda: None)
+        answering(agent, _write=None)
         return agent, clock
 
     return enter_on_device

@@ -138,8 +138,8 @@ def test_a_file_created_in_a_trial_is_moved_aside(keeper, work, tmp_path):
     assert (work / "unknown.bin").exists(), "whose that is cannot be told"
 
 
-def test_overwriting_a_file_too_large_to_copy_ends_the_tune(work, tmp_path, monkeypatch):
-    monkeypatch.setattr(keeping, "LARGEST", 4)
+def test_overwriting_a_file_too_large_to_copy_ends_the_tune(work, tmp_path, constants):
+    constants(keeping, LARGEST=4)
     keeper = Keeper(tmp_path / "kept", [work], lambda line: None)
     with pytest.raises(
         BaselineUnusable, match=r"tokenizer\.json, bypassing hotlap .*cannot be restored; tune a command"

@@ -179,9 +179,9 @@ time.sleep(20)
 """
 
 
-def test_does_not_wait_for_an_interpreter_that_is_slow_to_shut_down(folder, monkeypatch):
+def test_does_not_wait_for_an_interpreter_that_is_slow_to_shut_down(folder, constants):
     """The user's own code has ended by then; the pool of a compiler, for example, may take long."""
-    monkeypatch.setattr(trial_process, "CLOSING", 0.3)
+    constants(trial_process, CLOSING=0.3)
     text = f"{STEPPING}{CLOSING_DOWN}"
     sample = LocalRunner(script(folder, text), folder / "kept", 1.0, limits=Limits(grace=60.0)).run(spec())
 
@@ -200,8 +200,8 @@ def test_the_end_of_the_users_code_is_reported_before_earlier_exit_handlers_run(
     assert [reading.value for reading in sample.readings] == [1.0]
 
 
-def test_a_process_whose_writes_cannot_be_diverted_does_not_run(folder, monkeypatch):
-    monkeypatch.setattr(local, "EARLY", "hotlap.trial.no_such_module:enter")
+def test_a_process_whose_writes_cannot_be_diverted_does_not_run(folder, constants):
+    constants(local, EARLY="hotlap.trial.no_such_module:enter")
     sample = LocalRunner(script(folder, "open('written', 'w')"), folder / "kept", 1.0).run(spec())
 
     assert sample.ended == EndReason.CRASHED

@@ -152,12 +152,9 @@ def test_a_stray_file_in_an_entry_is_ignored(cache):
     assert is_right(cached(cache))
 
 
-def test_an_entry_whose_timestamp_cannot_be_updated_is_still_read(cache, monkeypatch, nothing_said):
-    def refused(path):
-        raise PermissionError(path)
-
+def test_an_entry_whose_timestamp_cannot_be_updated_is_still_read(cache, monkeypatch, answering, nothing_said):
     cached(cache)
-    monkeypatch.setattr(os, "utime", refused)
+    answering(os, utime=PermissionError("not yours"))
     monkeypatch.setattr(module, "seal", None)  # not made again
     assert is_right(cached(cache))
 

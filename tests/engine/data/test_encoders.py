@@ -119,10 +119,10 @@ def test_bytes_are_decoded_as_utf8():
     assert found.tolist() == [[True, False], [False, True]]
 
 
-def test_a_vocabulary_too_large_for_a_table_is_searched(monkeypatch):
+def test_a_vocabulary_too_large_for_a_table_is_searched(constants):
     texts, vocabulary = words(100, LETTERS), ["ab", "zz", "01", "q7"]
     table = ngrams(texts, vocabulary)
-    monkeypatch.setattr("hotlap.engine.data.encoders.LARGEST_TABLE", 1)
+    constants("hotlap.engine.data.encoders", LARGEST_TABLE=1)
     assert torch.equal(ngrams(texts, vocabulary), table)
 
 

@@ -246,10 +246,10 @@ def test_a_gpu_too_small_leaves_the_data_in_host_memory():
     assert "too large for the memory of cuda" in line
 
 
-def test_rejects_a_missing_device(monkeypatch):
+def test_rejects_a_missing_device(answering):
     from hotlap.engine.data import NoDevice
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answering(torch.cuda, is_available=False)
     with pytest.raises(NoDevice, match="device='cpu'"):
         resident(torch.zeros(3), device="cuda")
 

@@ -356,7 +356,7 @@ class OneStream:
 
 
 @pytest.fixture
-def late_copies(monkeypatch):
+def late_copies(monkeypatch, answering):
     """The device's side of a stream, on the CPU: copies read their pinned memory as late as allowed."""
     from hotlap.engine.data import stream
 
@@ -374,7 +374,7 @@ def late_copies(monkeypatch):
     monkeypatch.setattr(stream.Shelf, "_place", place)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: OneStream())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: OneStream())
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    answering(torch.Tensor, record_stream=None)
     return made
 
 

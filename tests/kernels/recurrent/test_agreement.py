@@ -129,17 +129,17 @@ def test_without_gradients_only_outputs_are_compared(ways):
         assert ways.agreeing(replace(KEY, backward=False), ONE, OTHER) == [OTHER]
 
 
-def test_exact_layers_have_a_tighter_limit(ways, monkeypatch):
+def test_exact_layers_have_a_tighter_limit(ways, answering):
     """The limit is wider where cuDNN rounds to TF32, since precision="ieee" concerns only the one layer."""
-    monkeypatch.setattr(agreement, "cudnn_uses_tf32", lambda: False)
+    answering(agreement, cudnn_uses_tf32=False)
     ways.ours = {str(ONE): 5e-4}
     assert ways.agreeing(replace(KEY, exact=True), ONE) == []
-    monkeypatch.setattr(agreement, "cudnn_uses_tf32", lambda: True)
+    answering(agreement, cudnn_uses_tf32=True)
     assert ways.agreeing(replace(KEY, exact=True), ONE) == [ONE]
 
 
-def test_the_limit_follows_precision_depth_and_shape(monkeypatch):
-    monkeypatch.setattr(agreement, "cudnn_uses_tf32", lambda: False)
+def test_the_limit_follows_precision_depth_and_shape(answering):
+    answering(agreement, cudnn_uses_tf32=False)
     exact, low = replace(KEY, exact=True), replace(KEY, dtype="bfloat16")
     assert agreement.limit(exact) < 1e-5 < 3e-3 < agreement.limit(KEY) < 5e-3 < agreement.limit(low) < 0.04
     for key in (KEY, exact, low):
@@ -159,11 +159,11 @@ def test_the_probe_layer_does_not_magnify_rounding(kind):
 
 
 @kinds
-def test_float64_is_computed_in_parts_of_the_batch(kind, monkeypatch):
+def test_float64_is_computed_in_parts_of_the_batch(kind, constants):
     key = replace(KEY, kind=kind, batch=5, layers=2, directions=2)
     layer, x, dy = probe.made(key, "cpu")
     whole = probe.in_float64(key, layer, x, dy)
-    monkeypatch.setattr(probe, "STATES_AT_ONCE", 2 * key.steps * key.hidden * 4)
+    constants(probe, STATES_AT_ONCE=2 * key.steps * key.hidden * 4)
     for found, expected in zip(probe.in_float64(key, layer, x, dy), whole, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 

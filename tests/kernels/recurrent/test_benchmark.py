@@ -15,7 +15,7 @@ SPEEDS = {"lstm": 2.0, "gru": 8.0}
 
 
 @pytest.fixture
-def bench(monkeypatch):
+def bench(monkeypatch, answering, constants):
     """The script with an instant measurement, whose speedup depends only on the kind of layer."""
     monkeypatch.syspath_prepend(str(BENCHMARKS / "recurrent"))
     import recurrent
@@ -47,10 +47,10 @@ def bench(monkeypatch):
 
     bench = Bench
     monkeypatch.setattr(recurrent, "measured", measured)
-    monkeypatch.setattr(recurrent.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(recurrent.selection, "MEASURED_AT_MOST", 64)
-    monkeypatch.setattr(recurrent_cases.Place, "tidy", lambda place: None)
-    monkeypatch.setattr(recurrent.gc, "freeze", lambda: None)
+    answering(recurrent.signal, signal=None)
+    constants(recurrent.selection, MEASURED_AT_MOST=64)
+    answering(recurrent_cases.Place, tidy=None)
+    answering(recurrent.gc, freeze=None)
     yield bench
     for name in ("recurrent", "recurrent_cases"):
         sys.modules.pop(name, None)

@@ -18,15 +18,15 @@ FEW, TILES = "cuda:fma:r2:c1:b1", "cuda:tile:r4:c1:b1"
 
 
 @pytest.fixture
-def script(monkeypatch):
+def script(monkeypatch, answering, constants):
     emulating.on_cpu(monkeypatch)
     monkeypatch.syspath_prepend(str(BENCHMARKS / "recurrent"))
     import recurrent_cases
     import recurrent_kernels
 
-    monkeypatch.setattr(recurrent_cases.Place, "tidy", lambda place: None)
-    monkeypatch.setattr(recurrent_kernels, "REPLAYS", 1)
-    monkeypatch.setattr(recurrent_kernels.gc, "freeze", lambda: None)
+    answering(recurrent_cases.Place, tidy=None)
+    constants(recurrent_kernels, REPLAYS=1)
+    answering(recurrent_kernels.gc, freeze=None)
     yield recurrent_kernels
     plans.planned.cache_clear()
     for name in ("recurrent", "recurrent_cases", "recurrent_kernels"):

@@ -53,7 +53,7 @@ class Capturing(EmulatedRecorder):
 
 
 @pytest.fixture
-def gpu(monkeypatch, tmp_path):
+def gpu(monkeypatch, answering, tmp_path):
     """Treats layers as if on a GPU; an LSTM in plain torch stands in for kernels, which no recorder sees on a CPU."""
     events = []
     recorder = Capturing(events)
@@ -74,9 +74,8 @@ def gpu(monkeypatch, tmp_path):
             outputs.append(h)
         return torch.stack(outputs), h.unsqueeze(0), c.unsqueeze(0)
 
-    monkeypatch.setattr(modules, "_of_place", lambda module, given: None)
-    monkeypatch.setattr(selection, "index_of", lambda device: 0)
-    monkeypatch.setattr(selection, "file_of", lambda device: tmp_path / "choices.json")
+    answering(modules, _of_place=None)
+    answering(selection, index_of=0, file_of=tmp_path / "choices.json")
     monkeypatch.setattr(measurement, "times", measured)
     monkeypatch.setattr(layer, "recurrent", walked)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recorder.recording)
@@ -136,10 +135,10 @@ class Series(nn.Module):
 
 
 @pytest.fixture
-def at_work(gpu, monkeypatch):
+def at_work(gpu, answering):
     """Applies recurrent-kernels and then cuda-graphs, in the order of the plan."""
     swapping = importlib.import_module("hotlap.catalog.recurrent_kernels.apply")
-    monkeypatch.setattr(swapping, "on_gpu", lambda _: True)
+    answering(swapping, on_gpu=True)
     every = entries()
     names = list(every)
     assert names.index("recurrent-kernels") < names.index("cuda-graphs")

@@ -21,7 +21,7 @@ GPU = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def gpu(monkeypatch, tmp_path):
+def gpu(monkeypatch, answering, tmp_path):
     """A fake GPU whose measurements are set by the test."""
 
     class Gpu:
@@ -40,7 +40,7 @@ def gpu(monkeypatch, tmp_path):
 
     Gpu.loaded, Gpu.measured = [], []
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Gpu.capturing)
-    monkeypatch.setattr(selection, "file_of", lambda device: tmp_path / "choices.json")
+    answering(selection, file_of=tmp_path / "choices.json")
     monkeypatch.setattr(cuda_recurrence, "load", load)
     monkeypatch.setattr(measurement, "times", measured)
     selection.forget()
@@ -71,13 +71,13 @@ def test_all_variants_are_measured_where_the_earlier_winner_is_wrong_or_slow(gpu
     assert gpu.measured == [KEY, longer, longer]
 
 
-def test_choices_made_by_other_rules_are_forgotten(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
+def test_choices_made_by_other_rules_are_forgotten(answering, constants, tmp_path):
+    answering(torch.cuda, get_device_name="A GPU")
     before = selection.file_of(0)
     assert before == selection.file_of(0)
     for name in (*cuda_recurrence.SOURCES, *selection.CHOOSERS):
         (tmp_path / name).write_text((cuda_recurrence.HERE / name).read_text())
-    monkeypatch.setattr(cuda_recurrence, "HERE", tmp_path)
+    constants(cuda_recurrence, HERE=tmp_path)
     assert before == selection.file_of(0)
     (tmp_path / "agreement.py").write_text("")
     assert before != selection.file_of(0)
@@ -122,8 +122,8 @@ def test_nothing_is_measured_during_a_capture(gpu):
     assert gpu.measured == [KEY]
 
 
-def test_lengths_that_never_repeat_fall_back_to_cudnn(gpu, monkeypatch):
-    monkeypatch.setattr(selection, "MEASURED_AT_MOST", 2)
+def test_lengths_that_never_repeat_fall_back_to_cudnn(gpu, constants):
+    constants(selection, MEASURED_AT_MOST=2)
     keys = [Key("gru", 8, steps, 3, 16, 1, 1, True, "float32", False, True) for steps in range(1, 5)]
     assert [choice(key, GPU) for key in keys] == [FAST, FAST, CUDNN, CUDNN]
 

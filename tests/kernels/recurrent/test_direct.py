@@ -60,8 +60,8 @@ def test_the_comparison_rejects_a_kernel_that_skips_rows(kind, monkeypatch):
 
 
 @kinds
-def test_products_in_uneven_parts_match_torch(kind, monkeypatch):
-    monkeypatch.setattr(plans, "ROWS_OF_A_PART", 5)
+def test_products_in_uneven_parts_match_torch(kind, constants):
+    constants(plans, ROWS_OF_A_PART=5)
     assert plans.parting(19, 4, 4) == plans.RowPartition(3, 6, 1)
     torch.manual_seed(0)
     layer, reference = pair(kind, MANY, HIDDEN)
@@ -164,16 +164,14 @@ def test_no_two_gradients_share_memory(kind):
 
 
 @kinds
-def test_only_the_requested_gradients_are_computed(kind, monkeypatch):
-    needed = []
-    plain = direct.backward
-    monkeypatch.setattr(direct, "backward", lambda *given: needed.append(given[4]) or plain(*given))
+def test_only_the_requested_gradients_are_computed(kind, spied):
+    backwards = spied(direct, "backward")
     layer = KINDS[kind][0](FEW, HIDDEN)
     x, hx = torch.randn(4, 5, FEW), states(kind, layer, (5,))
     with selection.forced(BY):
         layer(x, hx)[0].sum().backward()
         layer(x.requires_grad_(), hx)[0].sum().backward()
-    assert [tuple(flags) for flags in needed] == [(False, False, False), (True, False, False)]
+    assert [tuple(call.args[4]) for call in backwards] == [(False, False, False), (True, False, False)]
     assert x.grad.shape == x.shape
 
 

@@ -72,13 +72,13 @@ class Driver:
 
 
 @pytest.fixture
-def fake(monkeypatch):
+def fake(monkeypatch, answering):
     """The fake driver, for layers that are on the CPU."""
     made, caches = Driver(), (driver.primary, cuda_recurrence.kernel, plans.planned)
     monkeypatch.setattr(driver, "driver", lambda: made)
-    monkeypatch.setattr(cuda_recurrence, "binary", lambda found, device: b"machine code")
-    monkeypatch.setattr(plans, "stream_of", lambda device: 77)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    answering(cuda_recurrence, binary=b"machine code")
+    answering(plans, stream_of=77)
+    answering(torch.cuda, device_count=1)
     for cached in caches:
         cached.cache_clear()
     yield made
@@ -124,9 +124,9 @@ def test_forward_and_backward_are_three_launches(fake):
 
 @pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("before", [[], [OURS], [ANOTHER]])
-def test_torchs_context_is_current_for_a_kernel_and_the_thread_is_left_as_it_was(fake, before, gpus, monkeypatch):
+def test_torchs_context_is_current_for_a_kernel_and_the_thread_is_left_as_it_was(fake, before, gpus, answering):
     """A second GPU has another context. A fresh autograd thread has none, and keeps the one of the only GPU."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    answering(torch.cuda, device_count=gpus)
     fake.contexts = list(before)
     for _ in range(2):
         forward()
@@ -140,8 +140,8 @@ def test_reports_the_resources_of_a_kernel_as_the_driver_states_them(fake):
     assert kernel.resources(128) == {"shared_bytes": 2048, "registers": 40, "local_bytes": 30, "blocks_at_once": 3}
 
 
-def test_driver_errors_name_the_failing_call(fake, monkeypatch):
-    monkeypatch.setattr(driver, "primary", lambda device: ANOTHER)
+def test_driver_errors_name_the_failing_call(fake, answering):
+    answering(driver, primary=ANOTHER)
     with pytest.raises(RuntimeError, match="CUDA error 201 in cuModuleLoadData: invalid device context"):
         forward()
 

@@ -10,8 +10,8 @@ from hotlap.kernels.recurrent.precision import products
 
 
 @pytest.fixture(autouse=True)
-def as_if_built_for_cuda(monkeypatch):
-    monkeypatch.setattr(precision, "CUDA", True)
+def as_if_built_for_cuda(constants):
+    constants(precision, CUDA=True)
     yield
     torch.set_float32_matmul_precision("highest")
 
@@ -46,8 +46,8 @@ def test_the_newer_setting_is_restored_too(own, exact):
         put("cuda", "matmul", before)
 
 
-def test_a_build_without_cuda_is_left_alone(monkeypatch):
-    monkeypatch.setattr(precision, "CUDA", False)
+def test_a_build_without_cuda_is_left_alone(constants):
+    constants(precision, CUDA=False)
     before = settings()
     with products(False):
         assert settings() == before
