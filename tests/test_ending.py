@@ -59,7 +59,7 @@ def test_all_ranks_stop_together_and_the_slowest_is_named(tmp_path):
 
 
 def test_a_program_that_catches_the_stop_request_is_ended_anyway(tmp_path):
-    ran = profile(warmed(python("endless.py", "--fault", "deaf")), tmp_path, *QUICK, HOTLAP_GRACE="2")
+    ran = profile(warmed(python("endless.py", "--fault", "deaf")), tmp_path, *QUICK, HOTLAP_GRACE="0.5")
 
     assert ran.code == 0, ran.stderr
     assert "STOP_IGNORED" in ran.observation["cautions"]

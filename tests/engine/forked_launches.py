@@ -1,7 +1,8 @@
 """torchrun's agent with processes that are forks of one that has imported torch, so that a start takes no seconds.
 
 Run as a program with a folder and the names of trainings in failing_trainings.py, it launches each in two processes and
-writes what became of it: `NAME.txt` is what they printed, `NAME.json` the exit codes of the agents.
+writes what became of it: `NAME.txt` is what they printed, `NAME.json` the exit codes of the agents. A training of
+shared_trainings.py is launched in the folder itself, and this program ends as it does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from tests.engine import failing_trainings
+from tests.engine import failing_trainings, shared_trainings
 
 LIMIT = 300  # seconds
 
@@ -46,8 +47,10 @@ def ended_as_by_python(function: Callable[..., None], *arguments: object) -> Non
         os._exit(code)
 
 
-def launch(function: Callable[..., None], folder: Path, nodes: int = 1, restarts: int = 0) -> list[int]:
-    """Launch the function in two processes, on one machine or as if on two; return the processes of their agents."""
+def launch(
+    function: Callable[..., None], folder: Path, nodes: int = 1, restarts: int = 0, processes: int = 2
+) -> list[int]:
+    """Launch the function in processes of one machine or as if of two; return the processes of their agents."""
     with socket.socket() as found:
         found.bind(("localhost", 0))
         port = found.getsockname()[1]
@@ -57,7 +60,7 @@ def launch(function: Callable[..., None], folder: Path, nodes: int = 1, restarts
     if all(agents):
         return agents
     config = LaunchConfig(
-        nodes, nodes, 2 // nodes, run_id=folder.name, rdzv_backend="c10d", rdzv_endpoint=f"localhost:{port}",
+        nodes, nodes, processes // nodes, run_id=folder.name, rdzv_backend="c10d", rdzv_endpoint=f"localhost:{port}",
         rdzv_configs={"is_host": len(agents) == 1}, max_restarts=restarts, monitor_interval=0.05, start_method="fork",
     )  # fmt: skip
     try:
@@ -103,5 +106,10 @@ def report(name: str, folder: Path) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for name in sys.argv[2:]:
-        report(name, Path(sys.argv[1]))
+    place, *names = sys.argv[1:]
+    for name in names:
+        if name in shared_trainings.PROCESSES:
+            count = shared_trainings.PROCESSES[name]
+            (code,) = wait_for(launch(getattr(shared_trainings, name), Path(place), processes=count))
+            sys.exit(1 if code is None else code)
+        report(name, Path(place))

@@ -1,4 +1,4 @@
-"""Trainings that test_processes.py runs in one process and, by this program under torchrun, in several."""
+"""Trainings that test_processes.py runs in one process and, by forked_launches.py, in several."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import contextlib
 import io
 import os
 import signal
-import sys
-import warnings
-from pathlib import Path
 
 import torch
 import torch.distributed as torch_distributed
@@ -20,6 +17,8 @@ from hotlap.engine.data import Loader
 from hotlap.engine.errors import BadRecipe, EngineError
 from hotlap.engine.log import to_stderr
 from tests.engine.training import Net, Rows, Stream, cut_at, fitted, numbers, outcome, trainer
+
+PROCESSES = {"four": 4, "together": 2}  # how many each of these functions is launched in
 
 
 class Plain(nn.Module):
@@ -360,9 +359,3 @@ def together(folder):
     kept = Checkpoints(folder / "shards")
     found["continued"] = sharded({}, epochs=3, resume=True, checkpoints=kept)
     torch.save(found, folder / f"rank-{rank}.pt")
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    {"together": together, "four": four}[sys.argv[1]](Path(sys.argv[2]))

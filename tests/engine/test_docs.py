@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness import warmed_torchrun
+from warm import warmed
+
 from hotlap import engine
 from hotlap.engine import checkpoints, recipe
 
@@ -30,11 +33,10 @@ def test_the_examples_run_in_order(tmp_path, monkeypatch, capsys):
 def test_the_page_to_begin_with_trains_and_goes_on_in_two_processes(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", START, re.DOTALL)
     (tmp_path / "train.py").write_text(program)
-    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     found = []
-    for launcher, epochs in (((), 2), (two, 4)):
+    for launcher, epochs in (((), 2), (warmed_torchrun("--no-python"), 4)):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, *launcher, "train.py", str(epochs)]
+        command = [*launcher, *warmed([sys.executable, "train.py", str(epochs)])]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
         (line,) = done.stdout.splitlines()

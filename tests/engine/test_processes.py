@@ -14,20 +14,18 @@ import torch
 
 from hotlap.engine import Checkpoints
 from hotlap.engine.errors import BadRecipe, CheckpointDamaged
-from tests.engine.shared_trainings import FEW, SAME, SHARDED, Plain, alike, around, with_loss
+from tests.engine.shared_trainings import FEW, PROCESSES, SAME, SHARDED, Plain, alike, around, with_loss
 from tests.engine.training import fitted, outcome, same
 
 ROOT = Path(__file__).parents[2]
-COUNT = 2
 
 
-def launched(what, folder, *options, count=COUNT):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", *options]
-    command = [*launcher, str(ROOT / "tests" / "engine" / "shared_trainings.py"), what, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+def launched(what, folder):
+    command = [sys.executable, "-m", "tests.engine.forked_launches", str(folder), what]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(count)]
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(PROCESSES[what])]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def four(folder):
-    return launched("four", folder, count=4)
+    return launched("four", folder)
 
 
 @pytest.fixture(scope="module")
