@@ -42,12 +42,12 @@ def in_order(found: Mapping[str, Entry]) -> dict[str, Entry]:
 
 def name_of(text: str) -> str:
     """Return the name of the entry that `text` means, given as a name or a code."""
-    from hotlap.catalog import patterns  # imported here: it reads source, which a training process never needs
-
     by_code = {entry.code.lower(): name for name, entry in entries().items()}
     name = by_code.get(text.lower(), text.lower().replace("_", "-"))
     if name in entries():
         return name
+    from hotlap.catalog import patterns  # it reads source, which a training process never needs
+
     if (rule := patterns.name_of(text)) is not None:
         raise UnknownOptimization(f"{rule} is found in the source, not applied to a run; see: hotlap explain {rule}")
     near = [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import warm
+from harness import bare, warm
 
 import hotlap
 from hotlap import catalog
@@ -92,6 +92,14 @@ def test_conflicts_name_entries_that_exist(name):
 def test_entries_are_found_by_name_and_code(name):
     assert catalog.name_of(name) == catalog.name_of(ENTRIES[name].code) == name
     assert catalog.name_of(name.replace("-", "_")) == catalog.name_of(ENTRIES[name].code.lower()) == name
+
+
+def test_naming_an_entry_imports_nothing_that_reads_source(tmp_path):
+    program = (
+        "import sys; from hotlap.catalog import name_of; assert name_of('H102'); "
+        "print([name for name in sys.modules if name.startswith(('hotlap.analysis', 'hotlap.catalog.patterns'))])"
+    )
+    assert bare([sys.executable, "-c", program], tmp_path).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("name", ENTRIES)
