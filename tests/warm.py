@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -149,6 +150,18 @@ def warm_socket(server: str) -> str:
             assert started.stdout is not None
             assert started.stdout.readline() == "ready\n"
     return place
+
+
+def warm_python(folder: Path) -> str:
+    """An interpreter whose programs have already imported torch; for where a command must begin with `python`."""
+    path = folder / "python"
+    if not path.exists():
+        words = [sys.executable, "-I", "-c", CLIENT, warm_socket("torch")]
+        draft = folder / f"python.{os.getpid()}"
+        draft.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        draft.chmod(0o755)
+        draft.replace(path)
+    return str(path)
 
 
 def warmed(command: list[str]) -> list[str]:

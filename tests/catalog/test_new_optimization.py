@@ -19,7 +19,7 @@ def copy(tmp_path) -> Path:
     for folder in ("hotlap", "scripts"):  # compiled files too: they stay valid, and save compiling hotlap again
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns(".*"))
     (tmp_path / "tests").mkdir()
-    for file in ("__init__.py", "conftest.py", "harness.py", "once.py", "warm.py", "observations.py"):
+    for file in ("__init__.py", "conftest.py", "harness.py", "once.py", "patching.py", "warm.py", "observations.py"):
         shutil.copy(ROOT / "tests" / file, tmp_path / "tests")
     (tmp_path / "tests" / "catalog").mkdir()
     for file in ("__init__.py", "loops.py", "test_every.py"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from once import made_once
 
 from tests.engine.shared_trainings import alike
 from tests.engine.test_processes import close
@@ -32,11 +33,13 @@ SIGNALLED = ("endless-SIGTERM", "endless-SIGINT")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("failing")
+    return made_once(tmp_path_factory, "failing-processes", launch_all)
+
+
+def launch_all(folder):
     names = (*PRINTED, *SIGNALLED, "killed", "on_two_machines")
-    command = [sys.executable, "-m", "tests.engine.forked_launches", str(made), *names]
+    command = [sys.executable, "-m", "tests.engine.forked_launches", str(folder), *names]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=1800)
-    return made
 
 
 def codes(folder, name):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from once import made_once
 
 from hotlap.engine import Checkpoints
 from hotlap.engine.errors import BadRecipe, CheckpointDamaged
@@ -20,29 +21,39 @@ from tests.engine.training import fitted, outcome, same
 ROOT = Path(__file__).parents[2]
 
 
-def launched(what, folder):
+def launch(what, folder):
     command = [sys.executable, "-m", "tests.engine.forked_launches", str(folder), what]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(PROCESSES[what])]
+    for rank in range(PROCESSES[what]):
+        (folder / f"rank-{rank}.pt").rename(folder / f"{what}-{rank}.pt")
+
+
+def launch_both(folder):
+    """Four processes, and two that also continue what four began, in a copy that other tests do not need."""
+    launch("four", folder)
+    shutil.copytree(folder / "shards", folder / "shards-of-four")
+    launch("together", folder)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("together")
+    return made_once(tmp_path_factory, "several-processes", launch_both)
+
+
+def found_by(what, folder):
+    return [torch.load(folder / f"{what}-{rank}.pt", weights_only=False) for rank in range(PROCESSES[what])]
 
 
 @pytest.fixture(scope="module")
 def four(folder):
-    return launched("four", folder)
+    return found_by("four", folder)
 
 
 @pytest.fixture(scope="module")
-def together(folder, four):
-    """Two processes, which also continue what four began, in a copy that other tests do not need."""
-    shutil.copytree(folder / "shards", folder / "shards-of-four")
-    return launched("together", folder)
+def together(folder):
+    return found_by("together", folder)
 
 
 def close(first, second):
