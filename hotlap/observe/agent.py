@@ -82,7 +82,7 @@ class Agent(AgentState):
         seams.calling.write_to(tape, t.CALL, t.CALLED, self._calling)
         seams.stepping.write_to(tape, t.STEP, t.STEPPED)
         seams.stepping.follow_up = self._after_step
-        seams.stepping.subscribe(before=self._stepping)
+        seams.stepping.subscribe(before=self._know)
         seams.scaled_step.subscribe(after=self._scaler_stepped)
         self.backwards.begin()
         if self.session.ceiling:
@@ -192,11 +192,8 @@ class Agent(AgentState):
         if self.autocast is None:
             self.autocast = surroundings.autocast_now(self.torch, "cuda" if self.on_cuda else "cpu")
 
-    def _stepping(self, optimizer: Any) -> None:
-        """Note, while warming up, which optimizers exist."""
-        self._know(optimizer)
-
     def _know(self, optimizer: Any) -> None:
+        """Note, while warming up, which optimizers exist."""
         self.optimizers[id(optimizer)] = optimizer
         self.trains(weight for group in optimizer.param_groups for weight in group["params"])
 
@@ -282,7 +279,7 @@ class Agent(AgentState):
         if not self.on_cuda:
             self._unwatch_tensors()
         self._shorten_calls()
-        self.seams.stepping.unsubscribe(self._stepping)
+        self.seams.stepping.unsubscribe(self._know)
         if self.loaders.predictable():
             self.seams.fetching.result = None
         self.losses.stop_copying()
@@ -311,7 +308,7 @@ class Agent(AgentState):
         self._enter_state(LOOKING)
         self.sampled_seams.end()
         self.seams.stepping.result = None
-        self.seams.stepping.subscribe(before=self._stepping)
+        self.seams.stepping.subscribe(before=self._know)
         opened = open_indexing(self.seams) if self.on_cuda else open_tensors(self.seams, False)
         self._tensors = self._watch_tensors(opened)
         self.seams.guard.run("sampling lines", self._begin_lines)
