@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Any
 
+from hotlap.observe.watch import nvml_devices
 from hotlap.process import tree
 
 MIB = 1 << 20
@@ -55,7 +55,7 @@ class Gpus:
     """How much more device memory all processes use than when this object was created."""
 
     def __init__(self) -> None:
-        self._devices = _nvml_devices()
+        self._devices = nvml_devices()
         self._before = self._used()
 
     def grown_mb(self) -> float | None:
@@ -75,15 +75,3 @@ class Gpus:
             self._devices = []
             self._before = []
             return []
-
-
-def _nvml_devices() -> list[Any]:
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
-        return []

@@ -43,7 +43,7 @@ class Watch:
         self._thread.join(timeout=5.0)
 
     def _run(self) -> None:
-        gpus = _nvml_devices()
+        gpus = nvml_devices()
         while not self._stop.wait(INTERVAL):
             with suppress(psutil.Error):
                 self._sample_processes()
@@ -67,10 +67,10 @@ class Watch:
             known.cpu.append(percent)
         known.peak = max(known.peak, known.handle.memory_info().rss / MIB)
 
-    def _sample_gpus(self, devices: list[tuple[int, Any]]) -> None:
+    def _sample_gpus(self, devices: list[Any]) -> None:
         import pynvml
 
-        for index, device in devices:
+        for index, device in enumerate(devices):
             with suppress(pynvml.NVMLError):
                 power = None
                 with suppress(pynvml.NVMLError):
@@ -124,13 +124,13 @@ def _is_fork_of_parent(handle: psutil.Process, command: list[str]) -> bool:
     return parent is not None and bool(command) and parent.cmdline() == command
 
 
-def _nvml_devices() -> list[tuple[int, Any]]:
+def nvml_devices() -> list[Any]:
     """Return the GPUs that NVML sees; none without a driver or NVML."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        return [(i, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
+        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     except ImportError:
         return []
     except pynvml.NVMLError:
