@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import os
 import shutil
 import signal
@@ -41,16 +40,7 @@ def _suggestion(program: str) -> str:
     if program in ("python", "python3"):
         alternative = "python3" if program == "python" else "python"
         return f"; type: {alternative}" if shutil.which(alternative) else "; give the path of the interpreter"
-    near = difflib.get_close_matches(program, _programs(), n=1, cutoff=0.75)
-    return f"; did you mean: {near[0]}" if near else "; check the spelling or give its full path"
-
-
-def _programs() -> set[str]:
-    names: set[str] = set()
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        if folder and Path(folder).is_dir():
-            names.update(path.name for path in Path(folder).iterdir())
-    return names
+    return "; check the spelling or give its full path"
 
 
 def environment(session_file: Path, base: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
