@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -303,14 +304,20 @@ def _kept(path: Path) -> list[dict[str, Any]]:
 
 
 def _keep(path: Path, results: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    import torch
+    gpu, torchs = None, metadata.version("torch")
+    if args.device == "cuda":
+        import torch
 
-    gpu = torch.cuda.get_device_name() if args.device == "cuda" else None
+        gpu = torch.cuda.get_device_name()
     record = {
         "command": f"python benchmarks/public/run.py {' '.join(sys.argv[1:])}",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": {"cores": os.cpu_count(), "processor": platform.machine(), "gpu": gpu},
-        "versions": {"hotlap": hotlap.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "hotlap": hotlap.__version__,
+            "torch": torchs,
+            "python": platform.python_version(),
+        },
         "seconds": args.seconds,
         "rounds": args.rounds,
         "programs": results,
