@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from once import made_once
-from warm import warm_python
+from warm import warmed
 
 HOTLAP = [sys.executable, "-m", "hotlap"]
 TRAIN = """
@@ -78,11 +78,12 @@ def ran(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[st
 class Training:
     script: Path
     kept: Path
+    is_warm: bool = False  # a decision is remembered only for a Python command
 
     @property
     def command(self) -> list[str]:
-        """A decision is remembered only for a Python command."""
-        return [warm_python(self.script.parent), str(self.script)]
+        command = [sys.executable, str(self.script)]
+        return warmed(command) if self.is_warm else command
 
     def run(self, *options: str, epochs: int = 40, until_decided: bool = False) -> subprocess.CompletedProcess[str]:
         command = [*HOTLAP, "run", "--run-dir", str(self.kept), *options, *self.command]
@@ -107,7 +108,7 @@ class Training:
 @pytest.fixture
 def training(tmp_path: Path) -> Training:
     (tmp_path / "train.py").write_text(TRAIN)
-    return Training(tmp_path / "train.py", tmp_path / "kept")
+    return Training(tmp_path / "train.py", tmp_path / "kept", is_warm=True)
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def decided(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Trainin
 
 def test_the_program_prints_the_same_and_its_data_is_kept(decided: Training) -> None:
     folder = decided.script.parent
-    plain = ran(*decided.command, cwd=folder)
+    plain = ran(*warmed(decided.command), cwd=folder)
     assert (folder / "stdout").read_text() == plain.stdout
     messages = (folder / "stderr").read_text().splitlines()
     assert "times" not in messages[-1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from warm import warm_python
 
 from hotlap import store
 from hotlap.records.codec import SCHEMA
@@ -89,7 +89,7 @@ def places(text):
 
 
 def test_a_real_profile_ranks_the_lines_that_ran_and_names_those_that_did_not(project):
-    done = profile([sys.executable, "train.py"], project, "--no-ceiling", "--steps", "20", "--quiet")
+    done = profile([warm_python(project), "train.py"], project, "--no-ceiling", "--steps", "20", "--quiet")
     assert done.code == 0, done.stderr
     code, text = scan("train.py", *SYNCS, "--with-profile")
     assert code == 1

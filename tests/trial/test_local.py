@@ -107,7 +107,7 @@ for _ in range(2000):
 
 
 def test_one_process_tries_all_switchable_entries_and_ends_once_decided(folder):
-    runner = LocalRunner(script(folder, SLOW_ITEMS), folder / "kept", 32.0)
+    runner = LocalRunner(tuple(warmed(list(script(folder, SLOW_ITEMS)))), folder / "kept", 32.0)
     choices = (Choice(name="resident-data"), Choice(name="profiler-marks"))
     found = runner.screen(spec(arm="new", choices=choices, steps=10**9, screens=40.0))
 
