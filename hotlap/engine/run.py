@@ -392,6 +392,7 @@ class Run:
     def close(self) -> None:
         """Restore what the user had: what may be trained, and learning rates as numbers."""
         self.leave()
+        del self.view  # which refers back: workers of a loader would stay until garbage is collected
         self.freezing.leave()
         for group, rate in zip(self.parts.optimizer.param_groups, self.parts.base_rates, strict=True):
             group["lr"] = rate

@@ -126,4 +126,5 @@ class StreamedSteps(Common):
 
     def close(self) -> None:
         self.close_batches()
+        self.run = self.replay = None  # which refer back here
         super().close()

@@ -103,7 +103,10 @@ voice.speak_to(voice.ears())
 os.write(2, b"step 5")
 voice.say("one")
 os.dup2(kept, 2)
-assert os.read(ours, 100) == b"step 5" + b" " * 19 + b"\\r" + b"hotlap: one\\r\\n"
+shown = b""
+while not shown.endswith(b"\\n"):  # a terminal hands over what has come so far
+    shown += os.read(ours, 100)
+assert shown == b"step 5" + b" " * 19 + b"\\r" + b"hotlap: one\\r\\n"
 """
     )
 

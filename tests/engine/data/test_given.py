@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import random
 
 import numpy as np
@@ -62,6 +64,17 @@ def test_rows_fetched_by_their_loader_train_the_same(workers):
     found, line = fit_by(Loader(loader, keep=False))
     assert line == "training data: 70 rows fetched by its loader, as keep=False says"
     same(outcome(*found), outcome(*fitted()))
+
+
+def test_workers_end_with_the_training():
+    """Not with a collection, before which the program would wait for each of them for 5 seconds."""
+    before = set(multiprocessing.active_children())
+    gc.disable()
+    try:
+        fit_by(Loader(DataLoader(Squares(), batch_size=16, num_workers=1), keep=False))
+        assert set(multiprocessing.active_children()) <= before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("noise", ["torch", "python", "numpy"])
