@@ -183,3 +183,4 @@ class Common:
 
     def close(self) -> None:
         self.update.optimizer.zero_grad(set_to_none=True)
+        vars(self).clear()  # some of it refers back: data and its workers would stay until garbage is collected

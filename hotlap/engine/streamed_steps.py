@@ -126,5 +126,4 @@ class StreamedSteps(Common):
 
     def close(self) -> None:
         self.close_batches()
-        self.run = self.replay = None  # which refer back here
         super().close()

@@ -66,12 +66,13 @@ def test_rows_fetched_by_their_loader_train_the_same(workers):
     same(outcome(*found), outcome(*fitted()))
 
 
-def test_workers_end_with_the_training():
+@pytest.mark.parametrize("keep", [True, False])
+def test_workers_end_with_the_training(keep):
     """Not with a collection, before which the program would wait for each of them for 5 seconds."""
     before = set(multiprocessing.active_children())
     gc.disable()
     try:
-        fit_by(Loader(DataLoader(Squares(), batch_size=16, num_workers=1), keep=False))
+        fit_by(Loader(DataLoader(Squares(), batch_size=16, num_workers=1), keep=keep))
         assert set(multiprocessing.active_children()) <= before
     finally:
         gc.enable()
