@@ -113,11 +113,11 @@ def test_activation_checkpointing_is_bit_exact():
     assert ours[0] == plain[0]
 
 
-def test_activation_checkpointing_applies_only_when_memory_is_short(answering):
-    answering(torch.cuda, mem_get_info=(5, 100))
+def test_activation_checkpointing_applies_only_when_memory_is_short(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5, 100))
     _, _, [outcome] = plain_and_with(Blocks, ROWS, "activation-checkpointing")
     assert outcome.status == "applied", outcome.why
-    answering(torch.cuda, mem_get_info=(60, 100))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (60, 100))
     _, _, [outcome] = plain_and_with(Blocks, ROWS, "activation-checkpointing")
     assert outcome.status == "no effect"
 

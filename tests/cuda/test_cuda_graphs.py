@@ -287,8 +287,8 @@ class Scheduled(Net):
 
 
 @pytest.mark.parametrize(("later", "status"), [(1.0, "applied"), (0.5, "withdrawn")])
-def test_a_hidden_setting_is_detected_by_the_periodic_comparison(later, status, monkeypatch, constants):
-    constants(proof, EVERY=4)
+def test_a_hidden_setting_is_detected_by_the_periodic_comparison(later, status, monkeypatch):
+    monkeypatch.setattr(proof, "EVERY", 4)
     monkeypatch.setitem(HIDDEN, 0, 1.0)
     net = Scheduled().cuda()
     optim = sgd(net.parameters())

@@ -26,8 +26,8 @@ def test_batches_of_workers_are_pinned_and_the_same():
     assert not any(tensor.is_pinned() for batch in loader for tensor in batch)
 
 
-def test_all_loader_entries_together_train_to_the_same_losses(answering):
-    answering("hotlap.catalog.loader_workers.apply", cores_of_a_rank=3)
+def test_all_loader_entries_together_train_to_the_same_losses(monkeypatch):
+    monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 3)
     torch.zeros(1, device="cuda")
     alone = train(shuffled())
     with applied("loader-workers=2", "loader-persistent", "loader-prefetch", "loader-pinned") as running:
@@ -63,12 +63,12 @@ def test_an_index_outside_device_data_still_raises():
     assert torch.ones(2, device="cuda").sum().item() == 2.0, "the device still works"
 
 
-def test_data_made_on_the_device_gets_no_workers(answering):
+def test_data_made_on_the_device_gets_no_workers(monkeypatch):
     class OnDevice(Rows):
         def __getitem__(self, index):
             return tuple(tensor.cuda() for tensor in super().__getitem__(index))
 
-    answering("hotlap.catalog.loader_workers.apply", cores_of_a_rank=4)
+    monkeypatch.setattr("hotlap.catalog.loader_workers.apply.cores_of_a_rank", lambda: 4)
     torch.zeros(1, device="cuda")
     with applied("loader-workers=2") as running:
         assert shuffled(OnDevice()).num_workers == 0
