@@ -21,12 +21,11 @@ class Frequency(TextEnum):
     SAMPLE = "every sample"
     ELEMENT = "every element"
 
-    @property
-    def rank(self) -> int:
-        return _FREQUENCIES[self]
+    rank: int  # from NEVER on
 
 
-_FREQUENCIES = {frequency: number for number, frequency in enumerate(Frequency)}
+for _number, _frequency in enumerate(Frequency):
+    _frequency.rank = _number
 
 
 class Confidence(TextEnum):
@@ -36,12 +35,11 @@ class Confidence(TextEnum):
     MEDIUM = "medium"
     HIGH = "high"
 
-    @property
-    def rank(self) -> int:
-        return _CONFIDENCES[self]
+    rank: int  # from LOW on
 
 
-_CONFIDENCES = {confidence: number for number, confidence in enumerate(Confidence)}
+for _number, _confidence in enumerate(Confidence):
+    _confidence.rank = _number
 
 
 class Severity(TextEnum):

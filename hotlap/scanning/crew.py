@@ -23,6 +23,7 @@ from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse import files, flow
 from hotlap.analysis.parse.facts import Summary
 from hotlap.analysis.parse.files import ParsedFile, Source
+from hotlap.analysis.parse.words import Words
 from hotlap.machine import usable_cores
 from hotlap.records.scan_finding import Scan, ScanFinding, Unread
 from hotlap.scanning.cells import in_cells
@@ -65,9 +66,14 @@ def scan(
 
 def _scan_in_this_process(sources: Sequence[Source], shown: frozenset[str], finding_filter: FindingFilter) -> _Result:
     with _no_collections():
-        desk = Desk(shown)
-        read = desk.read(sources)
-        return [read], desk.look([read], finding_filter)
+        return _scanned(sources, shown, finding_filter)
+
+
+def _scanned(sources: Sequence[Source], shown: frozenset[str], finding_filter: FindingFilter) -> _Result:
+    """Scan all sources. The trees go with this frame, so that no collection looks for cycles in them."""
+    desk = Desk(shown)
+    read = desk.read(sources)
+    return [read], desk.look([read], finding_filter)
 
 
 class Desk:
@@ -131,7 +137,7 @@ class Desk:
             parsed, reader = self.parsed.pop(path)
             return look(parsed, state, reader)
         text = files.load(source)
-        if not isinstance(text, str) or not state.rules_for(text, path):
+        if not isinstance(text, str) or not state.rules_for(Words(text), path):
             return []  # no rule applies: parsing it again would be wasted
         again = files.parse(source, text)
         return look(again, state) if isinstance(again, ParsedFile) else []

@@ -13,6 +13,7 @@ from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse import files, flow
 from hotlap.analysis.parse.files import ParsedFile, Source, is_test
 from hotlap.analysis.parse.positions import characters
+from hotlap.analysis.parse.words import Words
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found, Rule
 from hotlap.catalog import patterns
@@ -76,21 +77,17 @@ class State:
     def __init__(self, hotness: Hotness, finding_filter: FindingFilter) -> None:
         self.hotness, self.wanted = hotness, finding_filter
         self.rules = finding_filter.rules()
+        self._sought = {word for rule in self.rules for word in rule.words}
 
-    def rules_for(self, text: str, path: str) -> list[Rule]:
+    def rules_for(self, words: Words, path: str) -> list[Rule]:
         """Return the rules that may find something in this file, judging by the words it contains."""
         hot, tests = self.hotness.is_hot(path), is_test(path)
-        presence: dict[str, bool] = {}
-        found = []
-        for rule in self.rules:
-            for word in rule.words if (hot or not rule.only_hot) and (rule.tests or not tests) else ():
-                present = presence.get(word)
-                if present is None:
-                    present = presence[word] = word in text  # many rules look for the same words
-                if present:
-                    found.append(rule)
-                    break
-        return found
+        present = {word for word in self._sought if word in words}  # many rules look for the same words
+        return [
+            rule
+            for rule in self.rules
+            if (hot or not rule.only_hot) and (rule.tests or not tests) and not present.isdisjoint(rule.words)
+        ]
 
 
 def our_bug(source: Source, error: Exception, where: str = "") -> Unread:
@@ -103,7 +100,8 @@ def our_bug(source: Source, error: Exception, where: str = "") -> Unread:
 
 def look(parsed: ParsedFile, state: State, reader: flow.FileReader | None = None) -> list[ScanFinding | Unread]:
     """Return the findings of all rules in one file. A rule that fails is reported and does not hide the others."""
-    rules = state.rules_for(parsed.text, parsed.source.path)
+    words = reader.words if reader is not None else Words(parsed.text)
+    rules = state.rules_for(words, parsed.source.path)
     if not rules:
         return []
     code = Code(parsed.source.path, parsed.text, parsed.tree, state.hotness, reader)

@@ -24,10 +24,27 @@ class Project(Answers):
         self._targets: dict[tuple[Term, str], list[Reference]] = {}
         self._find_callers()
 
-    def functions(self) -> Iterator[tuple[Reference, Function]]:
-        for path, summary in self.files.items():
-            for name, function in summary.functions.items():
-                yield Reference(path, name), function
+    def functions(self) -> list[tuple[Reference, Function]]:
+        return self._all_functions
+
+    @cached_property
+    def _all_functions(self) -> list[tuple[Reference, Function]]:
+        return [
+            (Reference(path, name), function)
+            for path, summary in self.files.items()
+            for name, function in summary.functions.items()
+        ]
+
+    @cached_property
+    def _last_names(self) -> frozenset[str]:
+        """The last names of all that the project defines or sets; an attribute of another name is not its own."""
+        found: set[str] = set()
+        for summary in self.files.values():
+            found.update(summary.names)
+            found.update(name.rpartition(".")[2] for name in (*summary.functions, *summary.classes))
+            for known in summary.classes.values():
+                found.update(known.attributes)
+        return frozenset(found)
 
     @cached_property
     def stays_on_host(self) -> bool:
@@ -67,7 +84,10 @@ class Project(Answers):
 
     def targets(self, callee: Term, origin: str) -> list[Reference]:
         """Return the functions of the project that a call of `callee` may run."""
-        if isinstance(callee, str) or (callee[0] == "name" and not self._is_own(callee[1])):
+        if callee.__class__ is str:
+            return []
+        kind = callee[0]
+        if (kind == "name" and not self._is_own(callee[1])) or (kind == "attr" and callee[2] not in self._last_names):
             return []  # most calls are of a library, or of Python itself
         key = (callee, origin)
         known = self._targets.get(key)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hotlap.analysis.parse.words import Words
+
 AUTOCAST, TF32, AUTOTUNER, CHANNELS_LAST, COMPILE = "autocast", "tf32", "autotuner", "channels_last", "compile"
 CUDA, CPU_ONLY, CONVOLUTION, CONVOLUTION_2D, RECURRENT = "cuda_used", "cpu_only", "conv", "conv2d", "recurrent"
 PATCHES, CHANGING_SHAPES, GRAPH_NETWORK = "patches", "shapes", "graphs"
@@ -70,24 +72,29 @@ _WORDS: dict[str, tuple[str, ...]] = {
     NO_HALF: ("fft", "linalg", "cholesky", "complex", "sparse", "logdet"),
     OTHER_START: ("'spawn'", '"spawn"', "forkserver", ".spawn("),
 }  # fmt: skip
+_NAMES: dict[str, list[str]] = {}  # the features of each word
+for _feature, _words in _WORDS.items():
+    for _word in _words:
+        _NAMES.setdefault(_word, []).append(_feature)
 _MADE = re.compile(r"(?<!class )(?<!\w)$")  # a call, not the definition of a class of the same name
-# The literal beginning makes the search fast; the second pattern checks the text before each match.
-_PATTERNS: dict[str, tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]] = {
+# A word that each match contains; the pattern; and one for the text before a match.
+_PATTERNS: dict[str, tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...]] = {
     AUTOCAST: (
-        (re.compile(r"amp(?![a-z]|\.custom_| import custom_)"), re.compile(r"(?:^|[^a-zA-Z])$")),
-        (re.compile(r"precision(?:\s*[=:]\s*(?:str\s*=\s*)?['\"]|=[^,\n]*precision|=16)"), re.compile(r"\W$")),
+        ("amp", re.compile(r"amp(?![a-z]|\.custom_| import custom_)"), re.compile(r"(?:^|[^a-zA-Z])$")),
+        ("precision", re.compile(r"precision(?:\s*[=:]\s*(?:str\s*=\s*)?['\"]|=[^,\n]*precision|=16)"), re.compile(r"\W$")),
     ),
-    AUTOTUNER: ((re.compile(r"benchmark\s*=\s*(?:True|False)"), re.compile(r"[.\w]$")),),
+    AUTOTUNER: (("benchmark", re.compile(r"benchmark\s*=\s*(?:True|False)"), re.compile(r"[.\w]$")),),
     COMPILE: (
-        (re.compile(r"\.compile\("), re.compile(r"(?<!\bre)(?<!\bregex)(?<!\bsre)$")),
-        (re.compile(r"compile(?:\s*[:=]\s*(?:bool|True|False)|['\"])"), re.compile(r"")),
+        ("compile", re.compile(r"\.compile\("), re.compile(r"(?<!\bre)(?<!\bregex)(?<!\bsre)$")),
+        ("compile", re.compile(r"compile(?:\s*[:=]\s*(?:bool|True|False)|['\"])"), re.compile(r"")),
     ),
-    CUDA: ((re.compile(r"cuda\b"), re.compile(r"(?:^|\W)$")),),
-    SINGLE: ((re.compile(r"mps\b"), re.compile(r"(?:^|\W)$")),),
-    CONVOLUTION_1D: ((re.compile(r"Conv1d\("), _MADE),),
-    CONVOLUTION_2D: ((re.compile(r"Conv[23]d\("), _MADE),),
+    CUDA: (("cuda", re.compile(r"cuda\b"), re.compile(r"(?:^|\W)$")),),
+    SINGLE: (("mps", re.compile(r"mps\b"), re.compile(r"(?:^|\W)$")),),
+    CONVOLUTION_1D: (("Conv1d", re.compile(r"Conv1d\("), _MADE),),
+    CONVOLUTION_2D: (("Conv", re.compile(r"Conv[23]d\("), _MADE),),
     WORKERS: (
         (
+            "workers",
             re.compile(r"workers['\"]?\s*(?:[=:]|,\s*(?:type=int,\s*)?default=)\s*(?:int\s*=\s*)?[1-9a-z]"),
             re.compile(r""),
         ),
@@ -99,34 +106,38 @@ _NUMBERS = {
     LEFT_WORKERS: re.compile(r"workers\s*=\s*0\b"),
     SOME_WORKERS: re.compile(rf"workers(?:{_NUMBER}|\s*=\s*)(?:[1-9]|min\(|max\(|os\.|multiproc)"),
 }
-_DEVICES = re.compile(
-    r"cuda|\.to\(|\bmps\b|xla|xpu|[Gg]pu|GPU|ccelerat|ightning|Trainer|Fabric|fabric|ignite|catalyst|fastai|skorch"
-    r"|deepspeed|horovod|default_device|DataParallel|composer|transformers|device\s*=\s*(?![\w.\[\]]+\.device\b)"
-)
+_DEVICE_WORDS = (
+    "cuda", "transformers", ".to(", "ightning", "xla", "xpu", "gpu", "Gpu", "GPU", "ccelerat", "Trainer", "Fabric",
+    "fabric", "ignite", "catalyst", "fastai", "skorch", "deepspeed", "horovod", "default_device", "DataParallel",
+    "composer",
+)  # fmt: skip
+_DEVICE = {"mps": re.compile(r"\bmps\b"), "device": re.compile(r"device\s*=\s*(?![\w.\[\]]+\.device\b)")}
 _ON_HOST = re.compile(r"device\s*=\s*(?:torch\.device\()?['\"]cpu['\"]")  # the only device that is named
-_COMMON = ("cuda", "transformers", ".to(", "ightning")  # checked first, as this is faster than the pattern
 _COMMENT = re.compile(r"\n[ \t]*#[^\n]*")
 
 
-def features(text: str) -> frozenset[str]:
+def features(words: Words) -> frozenset[str]:
     """Return the names of all features that the text mentions."""
-    plain = _COMMENT.sub("\n", text)
-    found = {name for name, words in _WORDS.items() if any(word in plain for word in words)}
-    found |= {name for name, pairs in _PATTERNS.items() if name not in found and _matches(plain, pairs)}
-    if any(word in plain for word in _COMMON) or _DEVICES.search(plain):
+    plain = _COMMENT.sub("\n", words.text) if "#" in words.text else words.text
+    found = {name for word, names in _NAMES.items() if words.mentions(word) and word in plain for name in names}
+    found |= {name for name, pairs in _PATTERNS.items() if name not in found and _matches(words, plain, pairs)}
+    if any(words.mentions(word) and word in plain for word in _DEVICE_WORDS) or any(
+        words.mentions(word) and pattern.search(plain) for word, pattern in _DEVICE.items()
+    ):
         found.add(DEVICES)
-    if "device" in plain and not _ON_HOST.search(plain):
+    if words.mentions("device") and "device" in plain and not _ON_HOST.search(plain):
         found.add(ACCELERATED)  # an argument, which may be any device
-    if "workers" in plain:
+    if words.mentions("workers"):
         found |= {name for name, pattern in _NUMBERS.items() if pattern.search(plain)}
-    if "class Conv2d(" in plain:
+    if words.mentions("Conv2d") and "class Conv2d(" in plain:
         found -= {CONVOLUTION, CONVOLUTION_1D, CONVOLUTION_2D}  # a library of layers for others
     return frozenset(found)
 
 
-def _matches(text: str, pairs: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]) -> bool:
+def _matches(words: Words, text: str, patterns: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...]) -> bool:
     return any(
         before.search(text[max(0, match.start() - 8) : match.start()])
-        for pattern, before in pairs
+        for word, pattern, before in patterns
+        if words.mentions(word)
         for match in pattern.finditer(text)
     )

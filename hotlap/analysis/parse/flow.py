@@ -25,6 +25,7 @@ from hotlap.analysis.parse.terms import (
     depth,
     join,
 )
+from hotlap.analysis.parse.words import Words
 
 _TABLE = ("dict", UNKNOWN)
 _COUNTS = frozenset(  # arguments that count batches, by their names
@@ -57,12 +58,14 @@ class FileReader(FileState):
         self.within: dict[ast.AST, Function] = {}  # the function that a statement is in; filled only if terms are kept
         self.puts: dict[tuple[str, str], Term] = {}  # what is put into mappings and lists that objects hold
         self.waiting: list[tuple[Function, ast.AST, Body]] = []
+        self.words = Words("")
 
     def run(self, text: str = "") -> Summary:
         top = Function("", 1)
         self.summary.functions[""] = top
-        self.differentiates = "backward(" in text
-        self.summary.uses = frozenset(word for word in _FEATURES if word in text) | features(text)
+        self.words = Words(text)
+        self.differentiates = "backward(" in self.words
+        self.summary.uses = frozenset(word for word in _FEATURES if word in self.words) | features(self.words)
         body = Body(self, top, self.summary.names, None)
         body.block(self.tree.body)
         self.past_top = True

@@ -97,12 +97,14 @@ def either(terms: list[Term]) -> Term:
 
 def depth(term: Term) -> int:
     """Return how deep a question nests; the depth is bounded so that loops in a program cannot blow up a term."""
-    if isinstance(term, str):
+    if term.__class__ is str:
         return 0
     deepest = 0
     for part in term:
         if part.__class__ is tuple:
-            deepest = max(deepest, depth(part))
+            inner = depth(part)
+            if inner > deepest:  # cheaper than max(), and this is asked of every term
+                deepest = inner
     return deepest + 1
 
 

@@ -8,37 +8,43 @@ from collections.abc import Iterator
 _PLAIN = frozenset(
     "id ctx attr arg name asname module level op ops kind type_comment conversion simple is_async lineno".split()
 )
-_FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: (), ast.Name: ()}
-
-
-def fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Return the fields of a node that hold nodes."""
-    known = _FIELDS.get(kind)
-    if known is None:
-        known = _FIELDS[kind] = tuple(field for field in kind._fields if field not in _PLAIN)
-    return known
-
-
+# The fields that hold nodes, of each class of nodes; None and texts, which may stand in their place, have no class here.
+FIELDS: dict[type, tuple[str, ...]] = {
+    kind: tuple(field for field in kind._fields if field not in _PLAIN)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+FIELDS[ast.Constant] = FIELDS[ast.Name] = ()
 _SCOPES = frozenset((ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While))
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
     """Return a node and all nodes within it, breadth first. Those of a scope are kept: many rules ask for them."""
     if node.__class__ not in _SCOPES:
-        return _walked(node)
+        return iter(_walked(node))
     known = node.__dict__.get("_walked")
     if known is None:
-        known = node.__dict__["_walked"] = tuple(_walked(node))
+        known = node.__dict__["_walked"] = _walked(node)
     return iter(known)
 
 
-def _walked(node: ast.AST) -> Iterator[ast.AST]:
+def _walked(node: ast.AST) -> list[ast.AST]:
+    known = FIELDS
     waiting = [node]
     for current in waiting:  # grows during the iteration
-        yield current
-        for field in fields(current.__class__):
-            value = getattr(current, field, None)
+        for field in known[current.__class__]:
+            value = getattr(current, field)
             if value.__class__ is list:
-                waiting += [part for part in value if isinstance(part, ast.AST)]
-            elif isinstance(value, ast.AST):
+                waiting += [part for part in value if part.__class__ in known]
+            elif value.__class__ in known:
                 waiting.append(value)
+    return waiting
+
+
+def unparsed(node: ast.expr) -> str:
+    """Return what ast.unparse does; that of a name, as most are, is much quicker."""
+    if node.__class__ is ast.Name:
+        return node.id  # type: ignore[attr-defined,no-any-return]
+    if node.__class__ is ast.Attribute and node.value.__class__ in (ast.Name, ast.Attribute):  # type: ignore[attr-defined]
+        return f"{unparsed(node.value)}.{node.attr}"  # type: ignore[attr-defined]
+    return ast.unparse(node)

@@ -19,7 +19,7 @@ from hotlap.analysis.parse.facts import Function
 from hotlap.analysis.parse.flow import FileReader, read_closely
 from hotlap.analysis.parse.terms import FRAME, LOADER, LOADERS, MODULE, TENSOR, UNKNOWN, Term
 from hotlap.analysis.parse.torch_names import method
-from hotlap.analysis.parse.tree import fields, walk
+from hotlap.analysis.parse.tree import FIELDS, walk
 from hotlap.records.scan_finding import Confidence, Frequency
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -42,36 +42,27 @@ class Code:
         self.parents: dict[ast.AST, ast.AST] = {}
         self._by_type: dict[type, list[ast.AST]] = defaultdict(list)
         self._by_name: dict[str, list[ast.Call]] = defaultdict(list)
-        self._index()
+        self._index(tree, FIELDS[ast.Module])
+        for call in self.all_calls():
+            self._by_name[last_name(call.func)].append(call)
         self._heats: dict[ast.AST, Heat] = {}
         self._tested = is_tested(summary)
         self._forgotten: dict[str, bool] = {}
         self._stored: dict[ast.AST, frozenset[str]] = {}
 
-    def _index(self) -> None:
-        """Index parents, and nodes by type and name, in source order. Every node of the file is visited once."""
-        parents, by_type, by_name = self.parents, self._by_type, self._by_name
-        waiting: list[ast.AST] = [self.tree]
-        known: dict[type, tuple[str, ...]] = {}
-        while waiting:
-            node = waiting.pop()
-            kind = node.__class__
-            by_type[kind].append(node)
-            if isinstance(node, ast.Call):
-                by_name[last_name(node.func)].append(node)
-            backward = known.get(kind)
-            if backward is None:
-                backward = known[kind] = fields(kind)[::-1]
-            for field in backward:
-                value = getattr(node, field, None)
-                if value.__class__ is list:
-                    for child in reversed(value):
-                        if isinstance(child, ast.AST):
-                            parents[child] = node
-                            waiting.append(child)
-                elif isinstance(value, ast.AST):
-                    parents[value] = node
-                    waiting.append(value)
+    def _index(self, node: ast.AST, names: tuple[str, ...]) -> None:
+        """Index parents, and nodes by type, in source order. Every node of the file is visited once."""
+        known, parents, by_type = FIELDS, self.parents, self._by_type
+        for name in names:
+            value = getattr(node, name)
+            for child in value if value.__class__ is list else (value,):
+                kind = child.__class__
+                inner = known.get(kind)
+                if inner is not None:
+                    parents[child] = node
+                    by_type[kind].append(child)
+                    if inner:
+                        self._index(child, inner)
 
     # Nodes
 

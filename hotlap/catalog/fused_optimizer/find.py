@@ -24,9 +24,10 @@ _DEVICE = re.compile(r"\bcuda\b|\bdevice\b|Accelerator|Trainer|Fabric")
 
 
 def find(code: Code) -> Iterator[Found]:
-    if not (_DEVICE.search(code.text) or code.project_uses(MOVES)) or not code.trains():
+    made = sorted(code.calls(*_FUSED), key=lambda call: call.lineno)
+    if not made or not (code.project_uses(MOVES) or _DEVICE.search(code.text)) or not code.trains():
         return
-    for call in sorted(code.calls(*_FUSED), key=lambda call: call.lineno):
+    for call in made:
         if _is_plain(code, call) and not _is_less_usual(code, call):
             short = ast.unparse(call.func).rsplit(".", 1)[-1]
             yield Found(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
 from hotlap.analysis.frequency.heat import Side
-from hotlap.analysis.parse.tree import walk
+from hotlap.analysis.parse.tree import unparsed, walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, last_name
 from hotlap.analysis.queries.graphs import Graphs, differentiated, is_tensor
 from hotlap.analysis.queries.invariant import set_by
@@ -49,25 +50,25 @@ def _retained(code: Code) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def _accumulated(code: Code, target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield the values of `total = total + loss` and `outputs = torch.cat([outputs, output])`."""
-    name = ast.unparse(target)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
         operands = [value.left, value.right]
     elif isinstance(value, ast.Call) and code.full_name(value.func) in _JOINED and value.args:
         operands = list(value.args[0].elts) if isinstance(value.args[0], ast.Tuple | ast.List) else []
     else:
         return
-    if len(operands) == 2 and name in (ast.unparse(operands[0]), ast.unparse(operands[1])):
-        yield (operands[1] if ast.unparse(operands[0]) == name else operands[0]), target
+    name = unparsed(target)
+    if len(operands) == 2 and name in (unparsed(operands[0]), unparsed(operands[1])):
+        yield (operands[1] if unparsed(operands[0]) == name else operands[0]), target
 
 
 def _outlived(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated | Definition | None:
     """Return the loop over batches, or the method called every batch, that the value outlives."""
     while isinstance(receiver, ast.Subscript):
         receiver = receiver.value
-    name = ast.unparse(receiver)
+    name = unparsed(receiver)
     loops = list(code.loops(value))
     for number, loop in enumerate(loops):
-        if name in set_by_assignment(loop, receiver) and any(map(code.is_batch_loop, loops[number:])):
+        if any(map(code.is_batch_loop, loops[number:])) and _is_fresh(loop, name):
             return None  # it is set anew in each iteration
     batch = next(filter(code.is_batch_loop, loops), None)
     if batch is not None:
@@ -75,34 +76,36 @@ def _outlived(code: Code, value: ast.expr, receiver: ast.expr) -> Repeated | Def
     function = code.function(value)
     if function is None or not isinstance(receiver, ast.Attribute) or not name.startswith("self."):
         return None
-    if name in _fresh(function):
+    if _is_set_anew(function, name):
         return None
     return function
 
 
-def set_by_assignment(loop: Repeated, receiver: ast.expr) -> frozenset[str]:
-    """Return the names that an iteration sets to a value without the previous one in it."""
-    name = ast.unparse(receiver)
-    targets = set_by(loop) if isinstance(loop, ast.For) and name in _names(loop.target) else set()
-    return _fresh(loop) | (targets & {name})
-
-
-@lru_cache(maxsize=8)
-def _fresh(scope: ast.AST) -> frozenset[str]:
-    return frozenset(ast.unparse(target) for target in _plain_targets(scope))
+def _is_fresh(loop: Repeated, name: str) -> bool:
+    """Tell whether an iteration sets the receiver to a value without the previous one in it."""
+    if isinstance(loop, ast.For) and name in _names(loop.target) and name in set_by(loop):
+        return True
+    return _is_set_anew(loop, name)
 
 
 def _names(node: ast.AST) -> set[str]:
     return {name.id for name in walk(node) if isinstance(name, ast.Name)}
 
 
-def _plain_targets(scope: ast.AST) -> Iterator[ast.expr]:
+def _is_set_anew(scope: ast.AST, name: str) -> bool:
+    return any(name not in ast.unparse(value) for value in _assigned(scope).get(name, ()))
+
+
+@lru_cache(maxsize=8)
+def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
+    """Return the values that a scope assigns, by the text of their targets."""
+    found: dict[str, list[ast.expr]] = defaultdict(list)
     for node in walk(scope):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 for element in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if ast.unparse(element) not in ast.unparse(node.value):
-                        yield element
+                    found[unparsed(element)].append(node.value)
+    return found
 
 
 def _needs_graph(code: Code, loop: Repeated | Definition, receiver: ast.expr, graphs: Graphs) -> bool:
