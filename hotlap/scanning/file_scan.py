@@ -13,7 +13,7 @@ from hotlap.analysis.names.project import Project
 from hotlap.analysis.parse import files, flow
 from hotlap.analysis.parse.files import ParsedFile, Source, is_test
 from hotlap.analysis.parse.positions import characters
-from hotlap.analysis.parse.words import Words
+from hotlap.analysis.parse.words import Words, cores
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.rule import Found, Rule
 from hotlap.catalog import patterns
@@ -77,12 +77,12 @@ class State:
     def __init__(self, hotness: Hotness, finding_filter: FindingFilter) -> None:
         self.hotness, self.wanted = hotness, finding_filter
         self.rules = finding_filter.rules()
-        self._sought = {word for rule in self.rules for word in rule.words}
+        self._sought = cores(word for rule in self.rules for word in rule.words)
 
     def rules_for(self, words: Words, path: str) -> list[Rule]:
         """Return the rules that may find something in this file, judging by the words it contains."""
         hot, tests = self.hotness.is_hot(path), is_test(path)
-        present = {word for word in self._sought if word in words}  # many rules look for the same words
+        present = set(words.present(self._sought))  # many rules look for the same words
         return [
             rule
             for rule in self.rules

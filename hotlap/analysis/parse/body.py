@@ -29,6 +29,7 @@ from hotlap.analysis.parse.terms import NO_GRAD, RARELY, TENSOR, TEXT, UNKNOWN, 
 from hotlap.analysis.parse.tree import walk
 
 _ANSWERING = ("def", "name", "attr")
+_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _MOST_BRANCHES = 4  # of one question; with more, each is rarely taken
 
 
@@ -53,18 +54,20 @@ class Body(Expressions):
 
     def block(self, statements: list[ast.stmt]) -> None:
         before = self.stack
+        places, within = self.reader.places, self._file.within
         for number, statement in enumerate(statements, 1):
-            if statement.__class__ is ast.If:
+            kind = statement.__class__
+            if kind is ast.If:
                 self.following = statements[number:]
-            if self.reader.keep is not None:
-                self.reader.places[statement] = self.stack
-                self._file.within[statement] = self.function
-            handler = _STATEMENTS.get(statement.__class__)
+            if self.keep is not None:
+                places[statement] = self.stack
+                within[statement] = self.function
+            handler = _STATEMENTS.get(kind)
             if handler:
                 handler(self, statement)
             else:
                 self._rest(statement)
-            if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
+            if kind in _LEAVING:
                 break  # nothing after it runs
         self.stack = before
 

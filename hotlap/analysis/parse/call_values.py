@@ -84,7 +84,7 @@ class ReadState:
     """The state of reading one function. The reader's `keep` holds every term if rules will look them up."""
 
     def __init__(self, reader: Reader, function: Function, environment: dict[str, Term]) -> None:
-        self.reader = reader
+        self.reader, self.keep = reader, reader.keep
         self.function = function
         self.names = environment
         self.stack: Stack = ()
@@ -107,15 +107,14 @@ class ReadState:
         if isinstance(function, ast.Attribute):
             base = self.term(function.value)
             callee = self.attribute_of(base, function.attr)
-            if self.reader.keep is not None:
-                self.reader.keep[function] = callee
+            if self.keep is not None:
+                self.keep[function] = callee
         else:
             callee = self.term(function)
         arguments = [self.term(argument) for argument in node.args]
         keywords = {word.arg or "**": self.term(word.value) for word in node.keywords}
-        reader = self.reader
-        if reader.keep is not None:
-            reader.places[node] = self.stack
+        if self.keep is not None:
+            self.reader.places[node] = self.stack
         self._notice(node, callee, arguments, keywords)
         if isinstance(function, ast.Attribute):
             found = self._method_result(node, function, base, arguments)

@@ -234,7 +234,7 @@ def holds_module(term: Term) -> bool:
 def all_on_host(arguments: list[Term]) -> bool:
     """Return whether a call gets tensors of the host only, so that its result is on the host."""
     plain = (HOST, BATCH, NUMPY, NUMBER, EXTENT, TEXT)
-    return any(argument in (HOST, BATCH) for argument in arguments) and all(argument in plain for argument in arguments)
+    return (HOST in arguments or BATCH in arguments) and all(argument in plain for argument in arguments)
 
 
 _FLAGS = (True, False, None)
@@ -300,13 +300,18 @@ def last_name(node: ast.expr) -> str:
 
 def given_by(node: ast.expr, given: Mapping[str, int]) -> int:
     """Return the loop whose element an expression begins with, or -1."""
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+    while isinstance(node, _BEGINNING):
         node = node.func if isinstance(node, ast.Call) else node.value
     return given.get(node.id, -1) if isinstance(node, ast.Name) else -1
 
 
+_BEGINNING = (ast.Attribute, ast.Subscript, ast.Call)
+
+
 def derived_from(node: ast.expr, given: Mapping[str, int]) -> int:
     """Return the loop whose element an expression begins with, or passes to a function: `self.parse(batch)`."""
+    if not given:
+        return -1
     number = given_by(node, given)
     if number < 0 and isinstance(node, ast.Tuple):
         return max((derived_from(part, given) for part in node.elts), default=-1)

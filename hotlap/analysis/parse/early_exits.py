@@ -17,8 +17,10 @@ def ends(body: list[ast.stmt]) -> bool:
         inner = ends(last.orelse or last.body)
     else:
         inner = isinstance(last, ast.Break | ast.Return)
+    if not inner:
+        return False
     again = any(isinstance(statement, ast.Continue) for statement in _own_statements(body))
-    return inner and (not again or any(isinstance(statement, ast.Try) for statement in body))
+    return not again or any(isinstance(statement, ast.Try) for statement in body)
 
 
 def ends_soon(loop: ast.For | ast.AsyncFor, few: Container[str]) -> bool:

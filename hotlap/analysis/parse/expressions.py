@@ -48,15 +48,20 @@ class Expressions(ReadState):
     # Names and constants
 
     def term(self, node: ast.expr) -> Term:
-        handler = _HANDLERS.get(node.__class__)
-        result = handler(self, node) if handler else self._anything(node)
-        keep = self.reader.keep
-        if keep is not None:
-            keep[node] = result
+        if node.__class__ is ast.Name:
+            result = self.lookup(node.id)  # type: ignore[attr-defined]
+        else:
+            handler = _HANDLERS.get(node.__class__)
+            result = handler(self, node) if handler else self._anything(node)
+        if self.keep is not None:
+            self.keep[node] = result
         return result
 
     def lookup(self, name: str) -> Term:
-        scope: Expressions | None = self
+        found = self.names.get(name)
+        if found is not None:
+            return found
+        scope = self.outer
         while scope is not None:
             if name in scope.names:
                 return scope.names[name]
@@ -71,11 +76,8 @@ class Expressions(ReadState):
             return self.attribute_of(self.plain(node.value), node.attr)
         return UNKNOWN
 
-    def _name(self, node: ast.Name) -> Term:
-        return self.lookup(node.id)
-
     def _constant(self, node: ast.Constant) -> Term:
-        return TEXT if isinstance(node.value, str) else NUMBER if isinstance(node.value, int | float) else UNKNOWN
+        return _CONSTANTS.get(node.value.__class__, UNKNOWN)
 
     def _anything(self, node: ast.expr) -> Term:
         for child in ast.iter_child_nodes(node):
@@ -357,10 +359,11 @@ class Expressions(ReadState):
 
 
 _LARGEST_TABLE = 64
+_CONSTANTS: dict[type, Term] = {str: TEXT, int: NUMBER, float: NUMBER, bool: NUMBER}
 _QUESTIONS = frozenset("call attr index part item join operation moved aside".split())
 _IDENTITY = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
 _HANDLERS: dict[type, Callable[[Expressions, Any], Term]] = {
-    ast.Name: Expressions._name, ast.Constant: Expressions._constant, ast.Attribute: Expressions._attribute,
+    ast.Constant: Expressions._constant, ast.Attribute: Expressions._attribute,
     ast.BinOp: Expressions._binary, ast.UnaryOp: Expressions._unary, ast.BoolOp: Expressions._boolean,
     ast.Compare: Expressions._compare, ast.IfExp: Expressions._choice, ast.Subscript: Expressions._subscript,
     ast.Slice: Expressions._slice, ast.List: Expressions._sequence, ast.Set: Expressions._sequence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hotlap.analysis.parse.words import Words
+from hotlap.analysis.parse.words import Words, cores
 
 AUTOCAST, TF32, AUTOTUNER, CHANNELS_LAST, COMPILE = "autocast", "tf32", "autotuner", "channels_last", "compile"
 CUDA, CPU_ONLY, CONVOLUTION, CONVOLUTION_2D, RECURRENT = "cuda_used", "cpu_only", "conv", "conv2d", "recurrent"
@@ -21,6 +21,7 @@ SINGLE = "single"  # may run on a device without double precision
 ACCELERATED = "accelerated"  # may run on a GPU
 ROWS_FIRST = "rows_first"  # what fails on memory with the channels last: views across channels, 3-d convolutions
 NO_HALF = "no_half"  # operations that half precision lacks
+TRAINER = "trainer"
 LEFT_WORKERS = "workers_left"  # 0 workers as an argument, passed or by default
 
 _NETS = (
@@ -70,12 +71,14 @@ _WORDS: dict[str, tuple[str, ...]] = {
     ),
     ROWS_FIRST: (".view(", ".view_as(", "Conv3d(", "Transpose3d("),
     NO_HALF: ("fft", "linalg", "cholesky", "complex", "sparse", "logdet"),
+    TRAINER: ("Trainer",),
     OTHER_START: ("'spawn'", '"spawn"', "forkserver", ".spawn("),
 }  # fmt: skip
 _NAMES: dict[str, list[str]] = {}  # the features of each word
 for _feature, _words in _WORDS.items():
     for _word in _words:
         _NAMES.setdefault(_word, []).append(_feature)
+_CORES = cores(_NAMES)
 _MADE = re.compile(r"(?<!class )(?<!\w)$")  # a call, not the definition of a class of the same name
 # A word that each match contains; the pattern; and one for the text before a match.
 _PATTERNS: dict[str, tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...]] = {
@@ -106,11 +109,10 @@ _NUMBERS = {
     LEFT_WORKERS: re.compile(r"workers\s*=\s*0\b"),
     SOME_WORKERS: re.compile(rf"workers(?:{_NUMBER}|\s*=\s*)(?:[1-9]|min\(|max\(|os\.|multiproc)"),
 }
-_DEVICE_WORDS = (
-    "cuda", "transformers", ".to(", "ightning", "xla", "xpu", "gpu", "Gpu", "GPU", "ccelerat", "Trainer", "Fabric",
-    "fabric", "ignite", "catalyst", "fastai", "skorch", "deepspeed", "horovod", "default_device", "DataParallel",
-    "composer",
-)  # fmt: skip
+_DEVICE_CORES = cores(
+    "cuda transformers .to( ightning xla xpu gpu Gpu GPU ccelerat Trainer Fabric fabric ignite catalyst fastai skorch "
+    "deepspeed horovod default_device DataParallel composer".split()
+)
 _DEVICE = {"mps": re.compile(r"\bmps\b"), "device": re.compile(r"device\s*=\s*(?![\w.\[\]]+\.device\b)")}
 _ON_HOST = re.compile(r"device\s*=\s*(?:torch\.device\()?['\"]cpu['\"]")  # the only device that is named
 _COMMENT = re.compile(r"\n[ \t]*#[^\n]*")
@@ -119,9 +121,9 @@ _COMMENT = re.compile(r"\n[ \t]*#[^\n]*")
 def features(words: Words) -> frozenset[str]:
     """Return the names of all features that the text mentions."""
     plain = _COMMENT.sub("\n", words.text) if "#" in words.text else words.text
-    found = {name for word, names in _NAMES.items() if words.mentions(word) and word in plain for name in names}
+    found = {name for word in words.present(_CORES, plain) for name in _NAMES[word]}
     found |= {name for name, pairs in _PATTERNS.items() if name not in found and _matches(words, plain, pairs)}
-    if any(words.mentions(word) and word in plain for word in _DEVICE_WORDS) or any(
+    if words.present(_DEVICE_CORES, plain) or any(
         words.mentions(word) and pattern.search(plain) for word, pattern in _DEVICE.items()
     ):
         found.add(DEVICES)

@@ -51,7 +51,7 @@ def read_closely(tree: ast.Module, path: str, module: str, text: str, package: b
 class FileReader(FileState):
     def __init__(self, tree: ast.Module, path: str, module: str, package: bool = False) -> None:
         self.tree = tree
-        self.differentiates = False
+        self.backward: list[int] = []  # the lines that may make a backward pass, of a file that makes one
         self.past_top = False  # the contents of the file's tables are known only once all functions are read
         self.summary = Summary(path, module, package)
         self.places: dict[ast.AST, Stack] = {}
@@ -64,7 +64,8 @@ class FileReader(FileState):
         top = Function("", 1)
         self.summary.functions[""] = top
         self.words = Words(text)
-        self.differentiates = "backward(" in self.words
+        if "backward(" in text:
+            self.backward = [number for number, line in enumerate(text.split("\n"), 1) if "backward" in line]
         self.summary.uses = frozenset(word for word in _FEATURES if word in self.words) | features(self.words)
         body = Body(self, top, self.summary.names, None)
         body.block(self.tree.body)
@@ -114,7 +115,7 @@ class FileReader(FileState):
         outer = scope if scope.function.name else None
         body = Body(self, function, names, outer)
         body.counters.update(_COUNTS.intersection(function.parameters))
-        if self.differentiates:
+        if any(node.lineno <= line <= node.end_lineno for line in self.backward):
             body.losses = statements.losses(node)
         if isinstance(node, ast.Lambda):
             function.returns = body.term(node.body)

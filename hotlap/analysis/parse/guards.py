@@ -314,7 +314,7 @@ def leaves_loop(body: list[ast.stmt]) -> bool:
 
 def is_rare_flag(value: ast.expr, counters: Container[str] = ()) -> bool:
     """Match `log_now = step % 50 == 0` and `last = step == count - 1`."""
-    return isinstance(value, ast.Compare | ast.BoolOp) and of_test(value, counters, ())[0] in (RARE, EPOCHLY, FIRST)
+    return value.__class__ in (ast.Compare, ast.BoolOp) and of_test(value, counters, ())[0] in (RARE, EPOCHLY, FIRST)
 
 
 def is_still_none(test: ast.expr) -> str:

@@ -65,12 +65,13 @@ def file_lines(data: bytes) -> list[list[int]]:
         sources = [_source(cell) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return []
-    found, place = [], 0
+    found, place, counted, number = [], 0, 0, 1
     for source in sources:
         lines = []
         for line in source.splitlines():
             place = max(place, _written(text, line, place))
-            lines.append(text.count("\n", 0, place) + 1)
+            number, counted = number + text.count("\n", counted, place), place
+            lines.append(number)
             place += len(line)
         found.append(lines)
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, last_name
@@ -78,41 +80,61 @@ def _put(code: Code, call: ast.AST, value: ast.Name | ast.Attribute, deep: int) 
     scope = code.function(call) or code.tree
     name = dotted(value)
     own = name.startswith("self.")
-    arguments = {parameter.arg for parameter in walk(scope) if isinstance(parameter, ast.arg)}
-    made = [] if own else [part for node in walk(scope) for part in _made(node, name)]
+    arguments, every = _entries_of(scope)
+    made = [] if own else every.get(name, [])
     if isinstance(value, ast.Name) and value.id in arguments:
         yield {}, False
     elif own or not made:
-        made = [
-            *set_to(code, value),
-            *(part for node in code.nodes(ast.Call, ast.Assign) for part in _added(node, name)),
-        ]
+        made = [*set_to(code, value), *_additions(code).get(name, ())]
     for source in made:
         yield mapping(code, call, source, deep + 1)
 
 
-def _made(node: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Yield what a statement sets the mapping to, or puts into it."""
+@lru_cache(maxsize=16)
+def _entries_of(scope: ast.AST) -> tuple[set[str], dict[str, list[ast.expr]]]:
+    """Return the arguments in a function or file, and what each name in it is set to, or gets put into it."""
+    arguments, made = set(), defaultdict(list)
+    for node in walk(scope):
+        if isinstance(node, ast.arg):
+            arguments.add(node.arg)
+        for name, part in _made(node):
+            made[name].append(part)
+    return arguments, made
+
+
+@lru_cache(maxsize=2)
+def _additions(code: Code) -> dict[str, list[ast.expr]]:
+    """Return what is put into each name anywhere in the file."""
+    found = defaultdict(list)
+    for node in code.nodes(ast.Call, ast.Assign):
+        for name, part in _added(node):
+            found[name].append(part)
+    return found
+
+
+def _made(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names that a statement sets or puts something into, and what."""
     if isinstance(node, ast.Assign):
-        yield from (node.value for target in node.targets if isinstance(target, ast.Name) and target.id == name)
-    if isinstance(node, ast.AnnAssign | ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
-        yield from (value for value in (node.value,) if value is not None)
-    yield from _added(node, name)
+        yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+    elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
+        if isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node.value
+    yield from _added(node)
 
 
-def _added(node: ast.AST, name: str) -> Iterator[ast.expr]:
+def _added(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Match `options["shuffle"] = True`, `options.update(…)` and `options.setdefault("shuffle", True)`."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            if isinstance(target, ast.Subscript) and dotted(target.value) == name:
-                yield ast.Dict(keys=[target.slice], values=[node.value])
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or dotted(node.func.value) != name:
-        return
-    if node.func.attr == "update":
-        yield from node.args
-        yield ast.Call(ast.Name("dict"), [], node.keywords)
-    elif node.func.attr == "setdefault" and len(node.args) == 2:
-        yield ast.Dict(keys=[node.args[0]], values=[node.args[1]])
+            if isinstance(target, ast.Subscript):
+                yield dotted(target.value), ast.Dict(keys=[target.slice], values=[node.value])
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "update":
+            name = dotted(node.func.value)
+            yield from ((name, argument) for argument in node.args)
+            yield name, ast.Call(ast.Name("dict"), [], node.keywords)
+        elif node.func.attr == "setdefault" and len(node.args) == 2:
+            yield dotted(node.func.value), ast.Dict(keys=[node.args[0]], values=[node.args[1]])
 
 
 def assigned(code: Code, name: str) -> list[ast.expr]:

@@ -115,9 +115,14 @@ class Programs:
             heat = self.hotness.at(reference, (number,)) if kind >= LoopKind.BATCH_LIKELY else None
             if heat is not None and heat.hot and heat.side is Side.TRAIN and self._updates(reference, number):
                 yield 1, function.loops[number].line
-        for call in function.calls:
+        for call in function.calls if self._names_trainers else ():
             if self._is_trainer(call.callee, reference.path):
                 yield 0, call.line
+
+    @cached_property
+    def _names_trainers(self) -> bool:
+        """Whether any file has the word at all."""
+        return any(features.TRAINER in summary.uses for summary in self.project.files.values())
 
     def _updates(self, reference: Reference, number: int) -> bool:
         """Return whether the file, or what the loop calls, steps an optimizer; a backward pass alone is no training."""

@@ -196,13 +196,26 @@ def dependents(function: Definition, roots: set[str] | None = None) -> set[str]:
     found = {parameter.arg for parameter in every} - {"self", "cls"} if roots is None else set(roots)
     for _ in range(3):
         before = len(found)
-        for node in walk(function):
-            for targets, value in _bindings(node):
-                if mentions(value, found):
-                    found |= {part.id for part in walk(targets) if isinstance(part, ast.Name)} - {"self", "cls"}
+        for targets, values in _bound(function):
+            if not values.isdisjoint(found):
+                found |= targets
         if len(found) == before:
             break
     return found
+
+
+@lru_cache(maxsize=64)
+def _bound(function: Definition) -> list[tuple[set[str], set[str]]]:
+    """Return the names that are set together in a function, and those that they are set from."""
+    return [
+        (_mentioned(targets) - {"self", "cls"}, _mentioned(value))
+        for node in walk(function)
+        for targets, value in _bindings(node)
+    ]
+
+
+def _mentioned(node: ast.AST) -> set[str]:
+    return {part.id for part in walk(node) if isinstance(part, ast.Name)}
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
