@@ -77,17 +77,21 @@ class State:
     def __init__(self, hotness: Hotness, finding_filter: FindingFilter) -> None:
         self.hotness, self.wanted = hotness, finding_filter
         self.rules = finding_filter.rules()
-        self._sought = cores(word for rule in self.rules for word in rule.words)
+        self._choices: dict[tuple[bool, bool], tuple[list[Rule], dict[str, str]]] = {}
 
     def rules_for(self, words: Words, path: str) -> list[Rule]:
         """Return the rules that may find something in this file, judging by the words it contains."""
-        hot, tests = self.hotness.is_hot(path), is_test(path)
-        present = set(words.present(self._sought))  # many rules look for the same words
-        return [
-            rule
-            for rule in self.rules
-            if (hot or not rule.only_hot) and (rule.tests or not tests) and not present.isdisjoint(rule.words)
-        ]
+        rules, sought = self._choice(self.hotness.is_hot(path), is_test(path))
+        present = set(words.present(sought))  # many rules look for the same words
+        return [rule for rule in rules if not present.isdisjoint(rule.words)]
+
+    def _choice(self, hot: bool, tests: bool) -> tuple[list[Rule], dict[str, str]]:
+        """Return the rules for such files, and the words they look for."""
+        known = self._choices.get((hot, tests))
+        if known is None:
+            rules = [rule for rule in self.rules if (hot or not rule.only_hot) and (rule.tests or not tests)]
+            known = self._choices[hot, tests] = rules, cores(word for rule in rules for word in rule.words)
+        return known
 
 
 def our_bug(source: Source, error: Exception, where: str = "") -> Unread:

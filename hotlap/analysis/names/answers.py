@@ -178,7 +178,7 @@ class Answers(Parameters):
     def _variable(self, name: str, origin: str, deep: int = 0) -> Term:
         """Return what an imported name is set to in its own file (a table, an object, a device), or a part of that."""
         parts = name.split(".")
-        for cut in range(len(parts) - 1, 0, -1):
+        for cut in range(len(parts) - 1, 0, -1) if self._is_own(name) else ():
             path = self.module_file(".".join(parts[:cut]), origin)
             if path is None:
                 continue

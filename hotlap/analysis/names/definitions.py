@@ -17,7 +17,12 @@ class Names(Classes):
         super().__init__({summary.path: summary for summary in summaries})
         self.canonical = {summary.module: summary.path for summary in self.files.values()}
         self.modules = importable(self.files.values())
+        self._tops = frozenset(name.partition(".")[0] for name in self.modules)
         self._by_star: dict[str, dict[str, str]] = {}
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether a name may be defined in the project."""
+        return name[0] == "@" or name.partition(".")[0] in self._tops
 
     def module_file(self, name: str, origin: str) -> str | None:
         """Return the scanned file that an import means: the nearest file that may be imported by this name."""
@@ -33,7 +38,7 @@ class Names(Classes):
     def definition(self, name: str, origin: str, deep: int = 0) -> tuple[str, str] | None:
         """Return where a dotted name is defined in the project: file and qualified name."""
         parts = name.split(".")
-        for cut in range(len(parts) - 1, 0, -1):
+        for cut in range(len(parts) - 1, 0, -1) if self._is_own(name) else ():
             path = self.module_file(".".join(parts[:cut]), origin)
             if path is not None:
                 return self._in_file(path, parts[cut:], deep) or self._within_package(parts)
@@ -41,8 +46,11 @@ class Names(Classes):
 
     def _within_package(self, parts: Sequence[str]) -> tuple[str, str] | None:
         """Resolve `from package import Trainer` to the package's only class of that name if no re-export is visible."""
+        known = self._files_of.get(parts[-1])
+        if known is None:
+            return None
         package = "." + ".".join(parts[:-1]) + "."
-        found = [path for path in self._files_of.get(parts[-1], ()) if package in f".{self.files[path].module}."]
+        found = [path for path in known if package in f".{self.files[path].module}."]
         return (found[0], parts[-1]) if len(found) == 1 and len(parts) > 1 else None
 
     @cached_property

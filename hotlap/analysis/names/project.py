@@ -53,27 +53,32 @@ class Project(Answers):
             return False
         return any(function.builds for _, function in self.functions())
 
-    def _is_own(self, name: str) -> bool:
-        """Return whether a name may be defined in the project."""
-        return name[0] == "@" or name.split(".", 1)[0] in self._tops
-
-    @cached_property
-    def _tops(self) -> frozenset[str]:
-        return frozenset(name.split(".", 1)[0] for name in self.modules)
-
     def _find_callers(self) -> None:
         """Find who calls whom, first without knowledge of arguments, then once more with it."""
+        every = [
+            (reference.path, call)
+            for reference, function in self.functions()
+            for call in function.calls
+            if self._may_be_own(call.callee)
+        ]
         for _ in range(2):
             found: dict[Reference, list[tuple[str, Call]]] = defaultdict(list)
-            for reference, function in self.functions():
-                for call in function.calls:
-                    targets = self.targets(call.callee, reference.path)
-                    given = self._completed(call, reference.path) if targets else call
-                    for target in targets:
-                        found[target].append((reference.path, given))
+            for path, call in every:
+                targets = self.targets(call.callee, path)
+                given = self._completed(call, path) if targets else call
+                for target in targets:
+                    found[target].append((path, given))
             self.callers = found
             self._answers.clear()
             self._targets.clear()
+
+    def _may_be_own(self, callee: Term) -> bool:
+        """Return False for most calls: of a library, or of Python itself."""
+        if isinstance(callee, str):
+            return False
+        if callee[0] == "name":
+            return self._is_own(callee[1])
+        return callee[0] != "attr" or callee[2] in self._last_names
 
     def _completed(self, call: Call, origin: str) -> Call:
         """Return the call with placeholders for the arguments that functools.partial has bound."""
@@ -84,11 +89,8 @@ class Project(Answers):
 
     def targets(self, callee: Term, origin: str) -> list[Reference]:
         """Return the functions of the project that a call of `callee` may run."""
-        if callee.__class__ is str:
+        if not self._may_be_own(callee):
             return []
-        kind = callee[0]
-        if (kind == "name" and not self._is_own(callee[1])) or (kind == "attr" and callee[2] not in self._last_names):
-            return []  # most calls are of a library, or of Python itself
         key = (callee, origin)
         known = self._targets.get(key)
         if known is None:
