@@ -84,7 +84,9 @@ class Loops:
 
     def _called(self, call: Call, origin: str) -> Iterator[Reference]:
         """Yield the functions that a call runs, including those passed to it as callbacks."""
-        targets = self.project.targets(call.callee, origin) or self.project.fitting(call, origin)
+        targets: list[Reference] = []
+        if self.project.may_be_own(call.callee):
+            targets = self.project.targets(call.callee, origin) or self.project.fitting(call, origin)
         yield from targets
         for target in targets:
             yield from self._callbacks(call, target, origin)

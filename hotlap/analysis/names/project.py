@@ -59,7 +59,7 @@ class Project(Answers):
             (reference.path, call)
             for reference, function in self.functions()
             for call in function.calls
-            if self._may_be_own(call.callee)
+            if self.may_be_own(call.callee)
         ]
         for _ in range(2):
             found: dict[Reference, list[tuple[str, Call]]] = defaultdict(list)
@@ -72,7 +72,7 @@ class Project(Answers):
             self._answers.clear()
             self._targets.clear()
 
-    def _may_be_own(self, callee: Term) -> bool:
+    def may_be_own(self, callee: Term) -> bool:
         """Return False for most calls: of a library, or of Python itself."""
         if isinstance(callee, str):
             return False
@@ -89,7 +89,7 @@ class Project(Answers):
 
     def targets(self, callee: Term, origin: str) -> list[Reference]:
         """Return the functions of the project that a call of `callee` may run."""
-        if not self._may_be_own(callee):
+        if not self.may_be_own(callee):
             return []
         key = (callee, origin)
         known = self._targets.get(key)

@@ -84,7 +84,11 @@ _MADE = re.compile(r"(?<!class )(?<!\w)$")  # a call, not the definition of a cl
 _PATTERNS: dict[str, tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...]] = {
     AUTOCAST: (
         ("amp", re.compile(r"amp(?![a-z]|\.custom_| import custom_)"), re.compile(r"(?:^|[^a-zA-Z])$")),
-        ("precision", re.compile(r"precision(?:\s*[=:]\s*(?:str\s*=\s*)?['\"]|=[^,\n]*precision|=16)"), re.compile(r"\W$")),
+        (
+            "precision",
+            re.compile(r"precision(?:\s*[=:]\s*(?:str\s*=\s*)?['\"]|=[^,\n]*precision|=16)"),
+            re.compile(r"\W$"),
+        ),
     ),
     AUTOTUNER: (("benchmark", re.compile(r"benchmark\s*=\s*(?:True|False)"), re.compile(r"[.\w]$")),),
     COMPILE: (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 _PLAIN = frozenset(
     "id ctx attr arg name asname module level op ops kind type_comment conversion simple is_async lineno".split()
 )
-# The fields that hold nodes, of each class of nodes; None and texts, which may stand in their place, have no class here.
+# The fields that hold nodes, of each class of nodes. None and texts, which may stand in their place, have none.
 FIELDS: dict[type, tuple[str, ...]] = {
     kind: tuple(field for field in kind._fields if field not in _PLAIN)
     for kind in vars(ast).values()

@@ -55,6 +55,8 @@ class Code:
         known, parents, by_type = FIELDS, self.parents, self._by_type
         for name in names:
             value = getattr(node, name)
+            if value is None:
+                continue
             for child in value if value.__class__ is list else (value,):
                 kind = child.__class__
                 inner = known.get(kind)

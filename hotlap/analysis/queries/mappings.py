@@ -12,6 +12,7 @@ from hotlap.analysis.queries.code import Code, last_name
 from hotlap.analysis.queries.samples import dotted, set_to
 
 Entries = dict[str, ast.expr]
+_SETTING = (ast.AnnAssign, ast.AugAssign)
 _DEEPEST = 4  # mappings made of mappings
 
 
@@ -116,9 +117,8 @@ def _made(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Yield the names that a statement sets or puts something into, and what."""
     if isinstance(node, ast.Assign):
         yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
-    elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-        if isinstance(node.target, ast.Name) and node.value is not None:
-            yield node.target.id, node.value
+    elif isinstance(node, _SETTING) and isinstance(node.target, ast.Name) and node.value is not None:
+        yield node.target.id, node.value
     yield from _added(node)
 
 
