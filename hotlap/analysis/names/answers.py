@@ -195,7 +195,7 @@ class Answers(Parameters):
         if isinstance(base, str):
             return torch_names.attribute(base, name) if base else UNKNOWN
         if base[0] == "name":
-            return self._defined(("name", f"{base[1]}.{name}"), origin)
+            return self.answer(("name", f"{base[1]}.{name}"), origin)  # may lead back here
         if base[0] == "class":
             method = self.method(base[1], self.files[base[1]].classes[base[2]], name)
             return ("function", *method) if method else UNKNOWN

@@ -32,6 +32,7 @@ _COUNTS = frozenset(  # arguments that count batches, by their names
     "batch_idx batch_index batch_id batch_num batch_number batch_i i_batch step step_idx global_step iteration "
     "iter_num iter_idx n_iter itr".split()
 )
+_QUIET = ("no_grad", "nograd", "inference_mode")  # how decorators that record no graph are named
 _FEATURES = (".cuda", "cuda", "mps", "non_blocking", "fused", "tpu")
 
 
@@ -134,7 +135,7 @@ class FileReader(FileState):
             name, node.lineno, owner, tuple(argument.arg for argument in every),
             tuple(annotated(argument.annotation, scope.plain) for argument in every),
             len(arguments.kwonlyargs), decorators=decorators,
-            no_grad=any(full.endswith(("no_grad", "inference_mode")) for full, _ in decorators),
+            no_grad=any(full.lower().endswith(_QUIET) for full, _ in decorators),
         )  # fmt: skip
         function.rest = arguments.vararg.arg if arguments.vararg is not None else ""
         self.summary.functions[name] = function

@@ -71,7 +71,28 @@ def is_made_anew(code: Code, loader: Loader) -> bool:
     if not isinstance(target, ast.Name) or (code.function(loader.call) is None and not around):
         return False
     uses = [node for node in _loads(code, loader.call, target.id) if _use(code, node) is not Use.NONE]
+    if uses and _is_renewed(code, loader, target.id) and all(_is_taken_from(code, node) for node in uses):
+        return True
     return bool(uses) and all(_is_for_one_turn(code, node, around) for node in uses)
+
+
+def _is_taken_from(code: Code, node: ast.Name) -> bool:
+    """Match `iter(loader)` and `next(loader)`."""
+    parent = code.parent(node)
+    return isinstance(parent, ast.Call) and last_name(parent.func) in ("iter", "next")
+
+
+def _is_renewed(code: Code, loader: Loader, name: str) -> bool:
+    """Match a function that sets the same name to another loader when this one is exhausted."""
+    scope = code.function(loader.call)
+    made = [
+        node
+        for node in walk(scope or code.tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and getattr(node.targets[0], "id", "") == name
+    ]
+    return sum(last_name(node.value.func) == last_name(loader.call.func) for node in made) > 1  # type: ignore[attr-defined]
 
 
 def _is_for_one_turn(code: Code, node: ast.Name, around: list[Repeated]) -> bool:
@@ -163,7 +184,19 @@ def is_glimpsed(code: Code, loader: Loader) -> bool:
     if not isinstance(target, ast.Name):
         return False
     uses = list(_loads(code, loader.call, target.id))
-    return bool(uses) and all(_is_looked_at(code, node) and not _repeats(code, node) for node in uses)
+    return bool(uses) and all(
+        (_is_looked_at(code, node) and not _repeats(code, node)) or _is_only_drawn(code, node) for node in uses
+    )
+
+
+def _is_only_drawn(code: Code, node: ast.Name) -> bool:
+    """Match a loop that draws its batches with matplotlib and is left early, as at the end of a dataset's file."""
+    loop = _outside(code, node)
+    if not isinstance(loop, ast.For) or _repeats(code, loop):
+        return False
+    inside = list(walk(loop))
+    drawn = any(isinstance(part, ast.Call) and code.full_name(part.func).startswith("matplotlib.") for part in inside)
+    return drawn and any(isinstance(part, ast.Break) for part in inside)
 
 
 def _is_looked_at(code: Code, node: ast.AST) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotlap.analysis.parse.terms import HOST_DEVICE, MODULE, NUMBER, TENSOR, UNKNOWN
 from hotlap.analysis.parse.tree import walk
-from hotlap.analysis.queries.code import Code, keyword
+from hotlap.analysis.queries.code import Code, keyword, last_name
 from hotlap.analysis.queries.defaults import default
 from hotlap.analysis.queries.graphs import differentiated, is_tensor
 from hotlap.analysis.queries.invariant import stored_in
@@ -40,6 +40,8 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
     if name in ("item", "numpy", "tolist") and call.args:
         return None
     kind = code.kind(value)
+    if name == "item" and _is_tested(code, value):
+        return value, Confidence.LOW
     if name == "numpy" and keyword(call, "force") is None:  # on a device tensor it would be an error
         return (value, Confidence.LOW) if kind == TENSOR else None
     if kind == TENSOR:
@@ -53,6 +55,22 @@ def _by_method(code: Code, call: ast.Call, function: ast.Attribute) -> tuple[ast
     if name == "item" or (name in ("cpu", "to") and not isinstance(code.parent(call), ast.Expr)):
         return value, Confidence.MEDIUM
     return (value, Confidence.LOW) if name == "tolist" else None
+
+
+def _is_tested(code: Code, value: ast.expr) -> bool:
+    """Match `if isinstance(value, torch.Tensor): value = value.item()` for the values of `**options`, which a meter
+    with `update(loss=loss.item())` gets as numbers."""
+    function, loop = code.function(value), next(code.loops(value), None)
+    rest = function.args.kwarg.arg if function is not None and function.args.kwarg is not None else ""
+    goes_over_options = isinstance(loop, ast.For) and ast.unparse(loop.iter) == f"{rest}.items()"
+    return goes_over_options and any(
+        isinstance(outer, ast.If)
+        and isinstance(outer.test, ast.Call)
+        and last_name(outer.test.func) in ("isinstance", "is_tensor")
+        and ast.unparse(outer.test.args[0]) == ast.unparse(value)
+        for outer in code.ancestors(value)
+        if outer is not loop
+    )
 
 
 def _is_known(code: Code, value: ast.expr, method: str) -> bool:

@@ -115,7 +115,7 @@ def _module(code: Code, call: ast.Call) -> Iterator[Found]:
         f"`{shown(call)}` is created anew {code.heat(call).frequency}",
         "create it once, before the loop" if loop is not None else "create it once, in __init__",
         Applicability.SAFE if hints else Applicability.DISPLAY_ONLY,
-        confidence=None if loop is not None else Confidence.MEDIUM,
+        confidence=None if loop is not None else Confidence.LOW,  # microseconds, and not moved by a line
         hints=hints,
     )
 

@@ -13,6 +13,7 @@ from hotlap.records.scan_finding import Applicability, Confidence, Frequency
 
 WORDS = ("cuda.amp", "cpu.amp", "cuda import amp")
 SEVERITY = "low"
+PREVIEW = True
 _NAMES = ("autocast", "GradScaler")
 _HEAT = Heat(Frequency.ONCE, Confidence.HIGH, Side.TRAIN)
 

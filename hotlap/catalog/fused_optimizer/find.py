@@ -10,7 +10,7 @@ from hotlap.analysis.frequency.heat import Heat, Side
 from hotlap.analysis.parse.features import MOVES, UNFUSED
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import programs
-from hotlap.analysis.queries.code import Code, spread
+from hotlap.analysis.queries.code import Code, last_name, spread
 from hotlap.analysis.queries.loaders import loader
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence, Frequency, Step
@@ -20,6 +20,7 @@ TESTS = False
 _FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))
 _GAINS_MOST = frozenset(("Adam", "AdamW"))
 _CHOSEN = frozenset(("fused", "foreach", "capturable", "differentiable"))
+_LOADING = ("load", "restore", "resume")
 _DEVICE = re.compile(r"\bcuda\b|\bdevice\b|Accelerator|Trainer|Fabric")
 
 
@@ -53,7 +54,7 @@ def _is_plain(code: Code, call: ast.Call) -> bool:
     name = code.full_name(call.func)
     if not name.startswith("torch.optim.") or code.heat(call).frequency is Frequency.NEVER:
         return False
-    if _is_second_choice(code, call):
+    if _is_second_choice(code, call) or _is_only_loaded(code, call):
         return False
     given = loader(code, call)
     return (given.complete or _forwards_options(code, call)) and not any(word in _CHOSEN for word in given.settings)
@@ -69,6 +70,21 @@ def _is_second_choice(code: Code, call: ast.Call) -> bool:
         or (isinstance(node, ast.Constant) and node.value == "fused")
         for node in walk(function)
     )
+
+
+def _is_only_loaded(code: Code, call: ast.Call) -> bool:
+    """Match an optimizer that is made to read a checkpoint: it is passed on for that, and never used otherwise."""
+    statement, scope = code.parent(call), code.function(call) or code.tree
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(target, ast.Name):
+        return False
+    used = [
+        code.parent(node)
+        for node in walk(scope)
+        if isinstance(node, ast.Name) and node.id == target.id and isinstance(node.ctx, ast.Load)
+        if (code.function(node) or code.tree) is scope
+    ]
+    return bool(used) and all(isinstance(user, ast.Call) and last_name(user.func).startswith(_LOADING) for user in used)
 
 
 def _is_less_usual(code: Code, call: ast.Call) -> bool:

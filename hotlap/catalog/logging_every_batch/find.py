@@ -14,6 +14,7 @@ from hotlap.records.scan_finding import Applicability, Confidence
 
 WORDS = ("print(", "log(", "info(", "write(", "add_scalar", "add_histogram", "log_metric", "writerow", "add_image")
 ONLY_HOT = True
+PREVIEW = True
 
 
 def find(code: Code) -> Iterator[Found]:

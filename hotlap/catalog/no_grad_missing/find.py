@@ -9,7 +9,15 @@ from hotlap.analysis.frequency.heat import Heat
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries.code import Code, Definition, Repeated, is_constant, last_name
-from hotlap.analysis.queries.evaluation import at_once, comprehended, evaluations, is_plain, returns_tensors, runs_model
+from hotlap.analysis.queries.evaluation import (
+    at_once,
+    comprehended,
+    evaluations,
+    is_plain,
+    model_calls,
+    returns_tensors,
+    runs_model,
+)
 from hotlap.analysis.queries.lasting import Leaves, hands_over, leaves
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
@@ -35,7 +43,7 @@ def find(code: Code) -> Iterator[Found]:
     if "set_grad_enabled(" in code.text and _is_switched(code):
         return
     for loop, in_eval_mode in evaluations(code):
-        if code.under_no_grad(loop) or not code.hot(loop.body[0]):
+        if code.under_no_grad(loop) or not code.hot(loop.body[0]) or _is_quiet_inside(code, loop):
             continue
         function = code.function(loop)
         if function is not None and _is_generator(function):
@@ -59,6 +67,15 @@ def find(code: Code) -> Iterator[Found]:
             yield Found(call, _MESSAGE, _REPAIR, confidence=Confidence.MEDIUM)
     for loop in _shared_loops(code):
         yield Found(loop, _MESSAGE, _REPAIR, heat=_heat(code, loop.body[0]), confidence=Confidence.MEDIUM)
+
+
+def _is_quiet_inside(code: Code, loop: Repeated) -> bool:
+    """Match a loop over `model.predict(batch)`, a method that records no graph by itself."""
+    functions = [
+        [code.project.function(target) for target in code.project.targets(code.asked(call.func), code.path)]
+        for call in model_calls(code, loop)
+    ]
+    return bool(functions) and all(every and all(function.no_grad for function in every) for every in functions)
 
 
 def _around(code: Code, loop: Repeated, function: Definition | None) -> Definition | Repeated | None:

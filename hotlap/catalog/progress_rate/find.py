@@ -10,6 +10,7 @@ from hotlap.records.scan_finding import Applicability
 
 WORDS = ("set_postfix", "set_description")
 SEVERITY = "low"
+PREVIEW = True
 ONLY_HOT = True
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hotlap.analysis.parse.positions import position_of
 from hotlap.analysis.queries import syncs
 from hotlap.analysis.queries.code import Code, last_name
+from hotlap.analysis.queries.defaults import default
 from hotlap.analysis.queries.repeats import repeats, within
 from hotlap.analysis.queries.rule import Found
 from hotlap.records.scan_finding import Applicability, Confidence
@@ -34,9 +35,23 @@ def _found(code: Code, first: ast.Call, again: ast.Call) -> Found:
         f"`{syncs.shown(again)}` is read a second time (first on line {first.lineno})",
         f"read it once: {name} = {syncs.shown(first)}",
         Applicability.SAFE if fixable else Applicability.DISPLAY_ONLY,
-        confidence=Confidence.LOW if code.stays_on_host else None,
+        confidence=Confidence.LOW if code.stays_on_host or _is_optional(code, again) else None,
         hints={"first": position_of(first, code.lines), "name": name},
     )
+
+
+def _is_optional(code: Code, node: ast.AST) -> bool:
+    """Match a read behind an option of its function that is off by default: `if print_steps:`."""
+    inner = node
+    for outer in code.ancestors(node):
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        if isinstance(outer, ast.If) and inner in outer.body and isinstance(outer.test, ast.Name):
+            given = default(code, outer.test)
+            if isinstance(given, ast.Constant) and not given.value:
+                return True
+        inner = outer
+    return False
 
 
 def _short(call: ast.Call) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hotlap.analysis.parse.tree import walk
 from hotlap.analysis.queries import logs
 from hotlap.analysis.queries.code import Code
 from hotlap.analysis.queries.graphs import differentiated, is_tensor
@@ -20,7 +21,12 @@ ONLY_HOT = True
 def find(code: Code) -> Iterator[Found]:
     known_tensors = differentiated(code)
     for node in _printed_values(code):
-        if is_tensor(code, node, known_tensors) and code.hot(node) and not _on_failure(code, node):
+        if (
+            is_tensor(code, node, known_tensors)
+            and code.hot(node)
+            and not _on_failure(code, node)
+            and not _is_number_of_table(code, node)
+        ):
             yield Found(
                 node,
                 f"`{shown(node)}` is turned into text, which waits for the device {code.heat(node).frequency}",
@@ -31,6 +37,35 @@ def find(code: Code) -> Iterator[Found]:
 
 def _is_doubtful(code: Code, node: ast.expr) -> bool:
     return code.heat(node).maybes > 1 or logs.on_event(code, node) or code.stays_on_host
+
+
+def _is_number_of_table(code: Code, node: ast.expr) -> bool:
+    """Match `results["psnr"]` of a table of which other entries are tensors, if this one is only set to numbers."""
+    table = node
+    while isinstance(table, ast.BinOp):
+        table = table.left
+    if not isinstance(table, ast.Subscript) or not isinstance(table.slice, ast.Constant):
+        return False
+    name = ast.dump(table.value), table.slice.value
+    scope = code.function(node) or code.tree
+    values = [
+        statement.value
+        for statement in walk(scope)
+        if isinstance(statement, (ast.Assign, ast.AugAssign))
+        for target in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+        if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
+        if (ast.dump(target.value).replace("Store", "Load"), target.slice.value) == name
+    ]
+    return bool(values) and not any(_may_be_tensor(code, value, name) for value in values)
+
+
+def _may_be_tensor(code: Code, value: ast.expr, name: tuple[str, object]) -> bool:
+    """Return whether any part of a sum or product is a tensor, except entries of the same table."""
+    if isinstance(value, ast.BinOp):
+        return _may_be_tensor(code, value.left, name) or _may_be_tensor(code, value.right, name)
+    if isinstance(value, ast.Subscript) and ast.dump(value.value) == name[0]:
+        return False
+    return is_tensor(code, value, differentiated(code))
 
 
 def _printed_values(code: Code) -> Iterator[ast.expr]:

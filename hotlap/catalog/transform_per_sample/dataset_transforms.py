@@ -49,6 +49,12 @@ def repeated(code: Code, node: ast.expr) -> ast.Call | None:
     return None
 
 
+def is_random(transform: ast.AST) -> bool:
+    """Tell whether any part of a transform draws random numbers, which decide how much can be kept."""
+    calls = [node for node in walk(transform) if isinstance(node, ast.Call)]
+    return any(word in last_name(call.func) for call in calls for word in _RANDOM)
+
+
 def _parts(node: ast.expr) -> list[ast.Call]:
     """Return the modules of a Sequential or a Compose, or the module itself."""
     if isinstance(node, ast.List) or (isinstance(node, ast.Call) and last_name(node.func) in _COMPOSED):
@@ -97,7 +103,7 @@ def to_datasets(code: Code) -> Iterator[Found]:
                 f"`{shown(call)}` computes the same result for every sample again in every epoch",
                 "compute it once before training and keep the result in memory or on disk",
                 heat=Heat(Frequency.SAMPLE, Confidence.HIGH, Side.LOAD, (step,)),
-                confidence=Confidence.LOW if is_of_trial(code, call) else Confidence.MEDIUM,
+                confidence=Confidence.LOW if is_of_trial(code, call) or is_random(transform) else Confidence.MEDIUM,
             )
 
 

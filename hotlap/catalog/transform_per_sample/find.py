@@ -278,7 +278,7 @@ def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
     drawn = {
         target.id
         for node in walk(function)
-        if isinstance(node, ast.Assign) and _draws(code, node.value)
+        if isinstance(node, ast.Assign) and (_draws(code, node.value) or _applies_random(code, node.value))
         for names in node.targets
         for target in walk(names)
         if isinstance(target, ast.Name)
@@ -286,6 +286,13 @@ def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
     if _draws(code, call) or (drawn and mentions(call, dependents(function, drawn))):
         return True
     return any(isinstance(outer, ast.If) and _draws(code, outer.test) for outer in code.ancestors(call))
+
+
+def _applies_random(code: Code, value: ast.expr) -> bool:
+    """Recognise `self.crop(image)` for a transform that was composed of random ones."""
+    return isinstance(value, ast.Call) and any(
+        map(dataset_transforms.is_random, dataset_transforms.origins(code, value.func))
+    )
 
 
 def _draws(code: Code, node: ast.AST) -> bool:
