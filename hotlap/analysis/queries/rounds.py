@@ -185,13 +185,16 @@ def is_glimpsed(code: Code, loader: Loader) -> bool:
         return False
     uses = list(_loads(code, loader.call, target.id))
     return bool(uses) and all(
-        (_is_looked_at(code, node) and not _repeats(code, node)) or _is_only_drawn(code, node) for node in uses
+        (_is_looked_at(code, node) and not _repeats(code, node)) or _is_left_early(code, node) for node in uses
     )
 
 
-def _is_only_drawn(code: Code, node: ast.Name) -> bool:
-    """Match a loop that draws its batches with matplotlib and is left early, as at the end of a dataset's file."""
+def _is_left_early(code: Code, node: ast.Name) -> bool:
+    """Match a loop that draws its batches with matplotlib and is left early, as at the end of a dataset's file, and one
+    that is left after its first batch."""
     loop = _outside(code, node)
+    if isinstance(loop, ast.For) and isinstance(loop.body[-1], ast.Break):
+        return True
     if not isinstance(loop, ast.For) or _repeats(code, loop):
         return False
     inside = list(walk(loop))

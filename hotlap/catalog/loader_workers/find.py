@@ -38,7 +38,11 @@ def find(code: Code) -> Iterator[Found]:
                     and not _may_stream(code, loader)
                     else Applicability.DISPLAY_ONLY,
                     heat,
-                    Confidence.LOW if rounds.is_tried_once(code, loader) or _is_whole_stream(code, loader) else None,
+                    Confidence.LOW
+                    if rounds.is_tried_once(code, loader)
+                    or _is_whole_stream(code, loader)
+                    or _is_explained(code, loader)
+                    else None,
                 )
         elif isinstance(workers, int) and not isinstance(workers, bool):
             most = max(workers, _USUAL)
@@ -53,6 +57,16 @@ def find(code: Code) -> Iterator[Found]:
                 Confidence.LOW,  # somebody chose it
                 {"workers": str(most)},
             )
+
+
+def _is_explained(code: Code, loader: loaders.Loader) -> bool:
+    """Match `num_workers=0` with a comment beside or above it that speaks of workers: somebody had a reason."""
+    value = loader.settings.get("num_workers")
+    if value is None or not _written(loader):
+        return False
+    above = code.lines[max(loader.call.lineno - 2, 0)].strip()
+    comments = (code.lines[value.lineno - 1].partition("#")[2], above if above.startswith("#") else "")
+    return any("worker" in comment.lower() for comment in comments)
 
 
 def _written(loader: loaders.Loader) -> bool:

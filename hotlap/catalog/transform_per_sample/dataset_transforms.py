@@ -55,6 +55,12 @@ def is_random(transform: ast.AST) -> bool:
     return any(word in last_name(call.func) for call in calls for word in _RANDOM)
 
 
+def only_resizes(code: Code, transform: ast.expr) -> bool:
+    """Tell whether all that could be kept of a transform with chance in it is a smaller picture, not a spectrogram."""
+    costly = repeated(code, transform)
+    return costly is not None and last_name(costly.func).endswith(("Resize", "Size")) and is_random(transform)
+
+
 def _parts(node: ast.expr) -> list[ast.Call]:
     """Return the modules of a Sequential or a Compose, or the module itself."""
     if isinstance(node, ast.List) or (isinstance(node, ast.Call) and last_name(node.func) in _COMPOSED):
@@ -103,7 +109,9 @@ def to_datasets(code: Code) -> Iterator[Found]:
                 f"`{shown(call)}` computes the same result for every sample again in every epoch",
                 "compute it once before training and keep the result in memory or on disk",
                 heat=Heat(Frequency.SAMPLE, Confidence.HIGH, Side.LOAD, (step,)),
-                confidence=Confidence.LOW if is_of_trial(code, call) or is_random(transform) else Confidence.MEDIUM,
+                confidence=Confidence.LOW
+                if is_of_trial(code, call) or only_resizes(code, transform)
+                else Confidence.MEDIUM,
             )
 
 

@@ -58,7 +58,7 @@ def find(code: Code) -> Iterator[Found]:
             call,
             f"`{shown(call)}` {verb} every sample again in every epoch",
             "compute it once before training and keep the result in memory or on disk",
-            confidence=Confidence.LOW if is_for_test(code, call) else Confidence.MEDIUM,
+            confidence=Confidence.LOW if is_for_test(code, call) or _only_resizes(code, call) else Confidence.MEDIUM,
         )
 
 
@@ -286,6 +286,10 @@ def _is_random(code: Code, call: ast.Call, function: Definition) -> bool:
     if _draws(code, call) or (drawn and mentions(call, dependents(function, drawn))):
         return True
     return any(isinstance(outer, ast.If) and _draws(code, outer.test) for outer in code.ancestors(call))
+
+
+def _only_resizes(code: Code, call: ast.Call) -> bool:
+    return any(dataset_transforms.only_resizes(code, origin) for origin in dataset_transforms.origins(code, call.func))
 
 
 def _applies_random(code: Code, value: ast.expr) -> bool:
