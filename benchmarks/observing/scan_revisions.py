@@ -1,9 +1,9 @@
 """Two revisions of `hotlap scan` on the same trees, in turn: processor time, and whether they find the same.
 
-`python benchmarks/observing/scan_revisions.py BEFORE AFTER TREE… [--rounds N] [--out FILE]`, where BEFORE and AFTER are
-checkouts of this repository. Each scan has a process of its own that has read the rules already, one core, no cache, all
-rules and --pedantic. Of each tree and revision the quickest round counts, as other load only adds to it. The
-findings are compared as JSON, with messages, places, repairs and evidence.
+`python benchmarks/observing/scan_revisions.py BEFORE AFTER TREE… [--rounds N] [--out FILE]`, where BEFORE and AFTER
+are checkouts of this repository. Each scan has a process of its own that has read the rules already, one core, no
+cache, all rules and --pedantic. Of each tree and revision the quickest round counts, as other load only adds to it.
+The findings are compared as JSON, with messages, places, repairs and evidence.
 """
 
 from __future__ import annotations

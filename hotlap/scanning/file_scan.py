@@ -77,15 +77,15 @@ class State:
     def __init__(self, hotness: Hotness, finding_filter: FindingFilter) -> None:
         self.hotness, self.wanted = hotness, finding_filter
         self.rules = finding_filter.rules()
-        self._choices: dict[tuple[bool, bool], tuple[list[Rule], dict[str, str]]] = {}
+        self._choices: dict[tuple[bool, bool], tuple[list[Rule], dict[str, bytes]]] = {}
 
     def rules_for(self, words: Words, path: str) -> list[Rule]:
         """Return the rules that may find something in this file, judging by the words it contains."""
         rules, sought = self._choice(self.hotness.is_hot(path), is_test(path))
-        present = set(words.present(sought))  # many rules look for the same words
+        present = set(words.present(sought, words.text))  # many rules look for the same words
         return [rule for rule in rules if not present.isdisjoint(rule.words)]
 
-    def _choice(self, hot: bool, tests: bool) -> tuple[list[Rule], dict[str, str]]:
+    def _choice(self, hot: bool, tests: bool) -> tuple[list[Rule], dict[str, bytes]]:
         """Return the rules for such files, and the words they look for."""
         known = self._choices.get((hot, tests))
         if known is None:

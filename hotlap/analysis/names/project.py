@@ -89,7 +89,7 @@ class Project(Answers):
 
     def targets(self, callee: Term, origin: str) -> list[Reference]:
         """Return the functions of the project that a call of `callee` may run."""
-        if not self.may_be_own(callee):
+        if isinstance(callee, str) or not self.may_be_own(callee):
             return []
         key = (callee, origin)
         known = self._targets.get(key)

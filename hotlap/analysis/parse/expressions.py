@@ -49,7 +49,7 @@ class Expressions(ReadState):
 
     def term(self, node: ast.expr) -> Term:
         if node.__class__ is ast.Name:
-            result = self.lookup(node.id)  # type: ignore[attr-defined]
+            result = self.lookup(node.id)
         else:
             handler = _HANDLERS.get(node.__class__)
             result = handler(self, node) if handler else self._anything(node)

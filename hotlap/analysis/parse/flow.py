@@ -116,7 +116,8 @@ class FileReader(FileState):
         outer = scope if scope.function.name else None
         body = Body(self, function, names, outer)
         body.counters.update(_COUNTS.intersection(function.parameters))
-        if any(node.lineno <= line <= node.end_lineno for line in self.backward):
+        last = getattr(node, "end_lineno", None) or function.line
+        if any(function.line <= line <= last for line in self.backward):
             body.losses = statements.losses(node)
         if isinstance(node, ast.Lambda):
             function.returns = body.term(node.body)

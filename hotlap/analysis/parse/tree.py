@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any
 
 _PLAIN = frozenset(
     "id ctx attr arg name asname module level op ops kind type_comment conversion simple is_async lineno".split()
 )
 # The fields that hold nodes, of each class of nodes. None and texts, which may stand in their place, have none.
-FIELDS: dict[type, tuple[str, ...]] = {
+FIELDS: dict[type[Any], tuple[str, ...]] = {
     kind: tuple(field for field in kind._fields if field not in _PLAIN)
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
@@ -30,10 +31,10 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 def _walked(node: ast.AST) -> list[ast.AST]:
     known = FIELDS
-    waiting = [node]
+    waiting: list[Any] = [node]
     for current in waiting:  # grows during the iteration
         for field in known[current.__class__]:
-            value = getattr(current, field)
+            value: Any = getattr(current, field)
             if value.__class__ is list:
                 waiting += [part for part in value if part.__class__ in known]
             elif value.__class__ in known:
@@ -43,8 +44,8 @@ def _walked(node: ast.AST) -> list[ast.AST]:
 
 def unparsed(node: ast.expr) -> str:
     """Return what ast.unparse does; that of a name, as most are, is much quicker."""
-    if node.__class__ is ast.Name:
-        return node.id  # type: ignore[attr-defined,no-any-return]
-    if node.__class__ is ast.Attribute and node.value.__class__ in (ast.Name, ast.Attribute):  # type: ignore[attr-defined]
-        return f"{unparsed(node.value)}.{node.attr}"  # type: ignore[attr-defined]
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute)):
+        return f"{unparsed(node.value)}.{node.attr}"
     return ast.unparse(node)

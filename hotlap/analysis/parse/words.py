@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 _NAME = re.compile(r"\w+", re.ASCII)
-_SPACES = {code: " " for code in range(128) if not _NAME.match(chr(code))}
+_SPACES = bytes(code if code < 128 and _NAME.match(chr(code)) else ord(" ") for code in range(256))
 
 
 class Words:
@@ -15,8 +15,7 @@ class Words:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        every = text.translate(_SPACES).split() if text.isascii() else _NAME.findall(text)
-        self._names = "\n".join(set(every))
+        self._names = b"\n".join(set(text.encode("ascii", "replace").translate(_SPACES).split()))
 
     def __contains__(self, word: str) -> bool:
         """Return exactly what `word in text` does."""
@@ -26,18 +25,18 @@ class Words:
         """Return False only if the text does not contain the word."""
         return _core(word) in self._names
 
-    def present(self, sought: Mapping[str, str], text: str = "") -> list[str]:
-        """Return which words of `cores` the text, or a part of it, contains."""
-        names, text = self._names, text or self.text
+    def present(self, sought: Mapping[str, bytes], text: str) -> list[str]:
+        """Return which of the words the text, or a part of it, contains."""
+        names = self._names
         return [word for word, core in sought.items() if core in names and word in text]
 
 
-def cores(words: Iterable[str]) -> dict[str, str]:
+def cores(words: Iterable[str]) -> dict[str, bytes]:
     """Return the words with what is looked up first of each."""
     return {word: _core(word) for word in words}
 
 
 @cache
-def _core(word: str) -> str:
+def _core(word: str) -> bytes:
     """Return the longest part of a word that lies within a name, such as `set_to_none` of `(set_to_none=`."""
-    return max(_NAME.findall(word), key=len, default="")
+    return max(_NAME.findall(word), key=len, default="").encode("ascii")
