@@ -62,11 +62,7 @@ class Body(Expressions):
             if self.keep is not None:
                 places[statement] = self.stack
                 within[statement] = self.function
-            handler = _STATEMENTS.get(kind)
-            if handler:
-                handler(self, statement)
-            else:
-                self._rest(statement)
+            _STATEMENTS.get(kind, Body._rest)(self, statement)
             if kind in _LEAVING:
                 break  # nothing after it runs
         self.stack = before
