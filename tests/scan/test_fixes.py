@@ -163,7 +163,7 @@ def test_a_second_fix_changes_nothing_and_nothing_fixable_is_left(name, unsafe):
 
 def test_comments_and_layout_are_preserved():
     fixed = repair_text(HEAD + LISTED, FindingFilter(pedantic=True), unsafe=False)
-    assert "    shuffle=True,  # as always\n    pin_memory=True,\n)" in fixed
+    assert "    shuffle=True,  # as always\n    pin_memory=torch.cuda.is_available(),\n)" in fixed
     assert "# the order is drawn anew" in repair_text(HEAD + PLAIN, FindingFilter(preview=True), unsafe=False)
     removed = [line for line in (HEAD + LISTED).splitlines() if line not in fixed.splitlines()]
     assert all("criterion" in line or "zeros" in line or ".to(" in line or "item" in line for line in removed)

@@ -378,7 +378,7 @@ def train(model, dataset, optimizer):
 def test_nothing_is_pinned_in_a_program_that_never_uses_a_gpu():
     for code in ("D104", "D121"):
         assert fixed(IMPORTS + HOST, code) == IMPORTS + HOST
-    assert "pin_memory=True" in fixed(IMPORTS + HOST.replace("cpu", "cuda"), "D104")
+    assert "pin_memory=torch.cuda.is_available()" in fixed(IMPORTS + HOST.replace("cpu", "cuda"), "D104")
 
 
 def test_an_import_that_a_repair_leaves_without_use_is_removed_with_it():
@@ -412,10 +412,22 @@ def test_a_line_that_would_be_longer_than_any_other_is_broken_in_front_of_the_ne
     made = "    loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, collate_fn=collate_samples)\n"
     text = f"{IMPORTS}\n\ndef main(args, dataset, model):\n{made}"
     text += "    for x in loader:\n        model(x.cuda()).sum().backward()\n"
-    broken = made.replace("samples)\n", f"samples,\n{' ' * 24}pin_memory=True)\n")
+    broken = made.replace("samples)\n", f"samples,\n{' ' * 24}pin_memory=torch.cuda.is_available())\n")
     assert fixed(text, "D104", unsafe=False) == text.replace(made, broken)
     wide = f"# {'-' * 150}\n{text}"
-    assert made.replace(")\n", ", pin_memory=True)\n") in fixed(wide, "D104", unsafe=False)
+    assert made.replace(")\n", ", pin_memory=torch.cuda.is_available())\n") in fixed(wide, "D104", unsafe=False)
+
+
+def test_batches_are_pinned_where_there_is_a_gpu_if_the_file_can_ask():
+    given = """from torch.utils.data import DataLoader
+
+
+def train(model, data):
+    for x in DataLoader(data, 32, num_workers=2):
+        model(x.cuda()).sum().backward()
+"""
+    assert "num_workers=2, pin_memory=torch.cuda.is_available())" in fixed(f"import torch\n{given}", "D104")
+    assert "num_workers=2, pin_memory=True)" in fixed(given, "D104")
 
 
 def test_new_texts_are_quoted_as_the_file_quotes():

@@ -196,14 +196,21 @@ class Place:
         self.onces.append(key)
         return True
 
-    def need_import(self, module: str) -> None:
-        """Add `import module` to the other imports, unless it is there already."""
+    def imports(self, module: str) -> bool:
+        """Return whether the file has `import module` among its own statements."""
+        return any(self.text(statement).strip() == f"import {module}" for statement in self._imports())
+
+    def _imports(self) -> list[cst.SimpleStatementLine]:
         statements = [
             statement for statement in self.tree.module.body if isinstance(statement, cst.SimpleStatementLine)
         ]
-        imports = [statement for statement in statements if isinstance(statement.body[0], cst.Import | cst.ImportFrom)]
-        if any(self.text(statement).strip() == f"import {module}" for statement in imports):
+        return [statement for statement in statements if isinstance(statement.body[0], cst.Import | cst.ImportFrom)]
+
+    def need_import(self, module: str) -> None:
+        """Add `import module` to the other imports, unless it is there already."""
+        if self.imports(module):
             return
+        imports = self._imports()
         plain = [statement for statement in imports if "__future__" not in self.text(statement)]
         if plain:
             self.before(plain[0], f"import {module}")
