@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import PROGRAMS, Ran, profile, warm
+from harness import HOTLAP, PROGRAMS, Ran, bare, profile, warm
 from warm import warmed
 
 from hotlap.errors import RunFolderUnwritable
@@ -97,3 +97,21 @@ def test_reports_a_record_that_cannot_be_written_and_keeps_the_exit_code(record,
     with pytest.raises(RunFolderUnwritable, match=r"No space left on device.*--run-dir") as caught:
         workflow.profile(options, lambda stage, progress, elapsed: None)
     assert caught.value.exit_code == code
+
+
+@pytest.mark.parametrize("options", [["--at-once"], []])
+def test_run_says_what_it_did_where_nothing_can_be_saved(options, script, tmp_path):
+    command = [sys.executable, str(script), "7"]
+    more = {
+        "PYTHONPATH": str(PROGRAMS),
+        "HOTLAP_STRICT": "0",
+        "STEPS": "120",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    alone = warm(command, tmp_path, **more)
+    ran = bare([*HOTLAP, "run", *options, *command], tmp_path, **more)
+
+    assert (alone.code, ran.code) == (7, 7), ran.stderr
+    assert ran.stdout == alone.stdout
+    assert "failed" not in ran.stderr
+    assert "Traceback" not in ran.stderr

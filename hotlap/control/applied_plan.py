@@ -180,8 +180,7 @@ class AppliedPlan:
         if self.deciding is not None:
             self._report_decisions(is_end=True)
         elif self._steps:  # a process that does not train has nothing to report
-            if self.folder is not None:
-                self._write(self.folder)
+            self._save()
             if self._speaks and not self._reported:
                 say(*lines(self.outcomes))
             self._reported = True
@@ -229,7 +228,7 @@ class AppliedPlan:
 
     def _save(self) -> None:
         if self.folder is not None:
-            with suppress(OSError):  # the disk is full or the folder gone: the decisions stand
+            with suppress(OSError):  # the disk is full or the folder gone: what was decided stands
                 self._write(self.folder)
 
     def _was_tried(self, tried: BlockTrial) -> None:
