@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import is_
 from types import MethodType
 from typing import Any
@@ -212,7 +212,7 @@ class ContainerContents:
 
 
 class ListedRows:
-    def __init__(self, live: list[Any], then: list[Any]) -> None:
+    def __init__(self, live: Sequence[Any], then: list[Any]) -> None:
         self._live, self._then = live, then
 
     def differ(self, rows: Any) -> bool:
@@ -225,6 +225,10 @@ class ListedRows:
 
 class ListedArray(ContainerContents):
     """The elements of an object array, whose form is checked as for any array."""
+
+    def rows(self, total: int) -> ListedRows | None:
+        fits = self._live.ndim == 1 and len(self._then) >= total
+        return ListedRows(self._live, self._then) if fits else None
 
     def has_moved(self) -> bool:
         return False

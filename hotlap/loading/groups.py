@@ -66,7 +66,7 @@ class ArrayRows(RowSums):
     def suits(array: Any, total: int) -> bool:
         if not hasattr(array, "shape") or not len(array.shape) or array.shape[0] < max(1, total):
             return False
-        return is_contiguous(array) and on_host(array) and array.nbytes > 0
+        return is_contiguous(array) and on_host(array) and array.nbytes > 0 and not holds_objects(array)
 
     def _taken(self, rows: Any) -> Any:
         import numpy
