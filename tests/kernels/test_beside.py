@@ -33,19 +33,20 @@ def test_without_jobs_it_ends_at_once() -> None:
 
 def test_a_process_that_ends_waits_for_the_job_under_way_and_begins_no_other() -> None:
     program = """
-import sys, time
+import os, threading, time
+from functools import partial
 from hotlap.kernels.cuda import beside
 beside.usable_cores = lambda: 1
+begun = threading.Event()
 def job(number):
-    print("begins", number, flush=True)
-    if number == 0:
-        sys.stdin.read()
-        time.sleep(0.2)
-    print("ends", number, flush=True)
-from functools import partial
+    os.write(1, b"begins %d\\n" % number)
+    begun.set()
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    os.write(1, b"ends %d\\n" % number)
 beside.Beside([partial(job, number) for number in range(3)], lambda: None)
-print("main ends", flush=True)
+begun.wait()
+os.write(1, b"main ends\\n")
 """
-    given = {"input": "", "text": True, "timeout": 120, "stdout": subprocess.PIPE}
-    found = subprocess.run([sys.executable, "-c", program], **given, check=True)
-    assert sorted(found.stdout.splitlines()) == ["begins 0", "ends 0", "main ends"]
+    found = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert found.stdout.splitlines() == ["begins 0", "main ends", "ends 0"]
