@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hotlap.engine import processor
 from hotlap.engine.errors import BadRecipe, NoDevice
+from hotlap.engine.forwards import forwards_replaced
 from hotlap.engine.recipe import Recipe
 from hotlap.engine.snapshot import random_states
 
@@ -54,17 +55,9 @@ def computing(recipe: Recipe) -> Iterator[None]:
 @contextlib.contextmanager
 def recomputing(model: nn.Module, blocks: bool | str | tuple[str, ...], device: torch.device) -> Iterator[None]:
     """Let these blocks keep no activations: backward computes them again, with the same random numbers."""
-    chosen = [(block, vars(block).get("forward")) for block in blocks_of(model, blocks)]
-    for block, _ in chosen:
-        block.forward = _recomputed(block, may_be_captured=device.type != "cpu")
-    try:
+    may_be_captured = device.type != "cpu"
+    with forwards_replaced([(block, _recomputed(block, may_be_captured)) for block in blocks_of(model, blocks)]):
         yield
-    finally:
-        for block, own in chosen:
-            if own is None:
-                del block.forward
-            else:
-                block.forward = own
 
 
 def blocks_of(model: nn.Module, blocks: bool | str | tuple[str, ...]) -> list[nn.Module]:

@@ -21,6 +21,7 @@ from hotlap.engine.checks import require_repeatable
 from hotlap.engine.data.iterables import seeded
 from hotlap.engine.data.sources import is_resident
 from hotlap.engine.errors import BadRecipe
+from hotlap.engine.forwards import forwards_replaced
 from hotlap.engine.order import order_of
 from hotlap.engine.recipe import LOW, Precision, PrecisionGate, Recipe
 from hotlap.engine.recurrent import carrying, recurrent_layers
@@ -269,17 +270,8 @@ def in_float32(model: nn.Module, names: tuple[str, ...], device: torch.device) -
         raise BadRecipe(
             f"full_precision names {missing[0]!r}, which the model does not have; use names from model.named_modules()"
         )
-    before = [(known[name], vars(known[name]).get("forward")) for name in names]
-    for module, _ in before:
-        module.forward = _uncast(module.forward, device.type)
-    try:
+    with forwards_replaced([(known[name], _uncast(known[name].forward, device.type)) for name in names]):
         yield
-    finally:
-        for module, own in before:
-            if own is None:
-                del module.forward
-            else:
-                module.forward = own
 
 
 def _uncast(forward: Callable[..., Any], kind: str) -> Callable[..., Any]:

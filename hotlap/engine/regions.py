@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hotlap.engine.forwards import forwards_replaced
 from hotlap.engine.update import Found, LossOf
 
 LISTS = (nn.ModuleList, nn.Sequential)
@@ -49,14 +50,5 @@ class ByRegion:
         self.compiled = [(block, torch.compile(block.forward, dynamic=False)) for block in blocks]
 
     def __call__(self, item: Any) -> Found:
-        before = [(block, vars(block).get("forward")) for block, _ in self.compiled]
-        for block, compiled in self.compiled:
-            block.forward = compiled
-        try:
+        with forwards_replaced(self.compiled):
             return self.loss_of(item)
-        finally:
-            for block, own in before:
-                if own is None:
-                    del block.forward
-                else:
-                    block.forward = own
